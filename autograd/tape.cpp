@@ -1,0 +1,135 @@
+#include "autograd/tape.h"
+
+namespace grt {
+namespace {
+thread_local Tape* current = nullptr;
+thread_local const Observe::See* observer = nullptr;
+}  // namespace
+
+Into Sink::into() const {
+  if (!slot_) return {};
+  Slot& s = *slot_;
+  if (!s.written) {
+    if (!s.fixed) s.grad = Tensor::empty(shape_, s.dtype, *s.device);
+    s.written = true;
+    return {s.grad.view(shape_), false};
+  }
+  if (!s.fixed && s.grad.shared()) s.grad = s.grad.clone();  // adopted earlier: someone else may still read it
+  return {s.grad.view(shape_), true};
+}
+
+Into Sink::accumulate() const {
+  Into part = into();
+  if (part && !part.add) slot_->device->zero(part.to.raw(), part.to.bytes());
+  part.add = true;
+  return part;
+}
+
+void Sink::adopt(const Tensor& dy) const {
+  check(fresh(), "adopt: the slot has a gradient already, or wants none");
+  slot_->grad = dy.view(shape_);
+  slot_->written = true;
+}
+
+Var Var::leaf(Tensor value) {
+  Var v(std::move(value));
+  v.slot_ = std::make_shared<Slot>(Slot{v.value_.dtype(), &v.value_.device(), {}});
+  return v;
+}
+
+Var Var::parameter(Tensor value, Tensor grad) {
+  check(value.shape() == grad.shape(), "parameter: value {} and gradient {} differ", value.shape(), grad.shape());
+  Var v = leaf(std::move(value));
+  v.slot_->grad = std::move(grad);
+  v.slot_->fixed = true;
+  return v;
+}
+
+void Var::clear_grad() const {
+  if (!slot_) return;
+  slot_->written = false;
+  if (!slot_->fixed) slot_->grad = {};
+}
+
+Var Var::view(Shape shape) const {
+  Var v = *this;
+  v.value_ = value_.view(shape);
+  return v;
+}
+
+Tape* Tape::recording() { return current; }
+
+void Tape::push(std::string_view op, std::vector<Var*> outputs, Backward backward) {
+  std::vector<std::shared_ptr<Slot>> slots;
+  std::vector<Shape> shapes;
+  for (Var* v : outputs) {
+    *v = Var::leaf(std::move(v->value_));
+    slots.push_back(v->slot_);
+    shapes.push_back(v->shape());
+  }
+  steps_.push_back({op, [slots = std::move(slots), shapes = std::move(shapes), backward = std::move(backward)] {
+                      std::vector<Tensor> douts(slots.size());
+                      bool any = false;
+                      for (std::size_t i = 0; i < slots.size(); ++i) {
+                        if (!slots[i]->written) continue;
+                        // Taken out of the slot: once an input adopts it, that input is its only owner.
+                        douts[i] = std::move(slots[i]->grad).view(shapes[i]);
+                        slots[i]->grad = {};
+                        slots[i]->written = false;
+                        any = true;
+                      }
+                      if (any) backward(douts);
+                    }});
+}
+
+void Tape::backward(const Var& output, const Tensor& seed) {
+  check(output.wants_grad(), "backward: the output depends on nothing that wants a gradient");
+  check(seed.shape() == output.shape(), "backward: the seed is {}, the output {}", seed.shape(), output.shape());
+  output.slot_->grad = seed;
+  output.slot_->written = true;
+  Record off(nullptr);
+  while (!steps_.empty()) {
+    Step step = std::move(steps_.back());  // dies at the end of this turn, and frees what it saved
+    steps_.pop_back();
+    step.backward();
+  }
+}
+
+Record::Record(Tape* tape) : previous_(current) { current = tape; }
+Record::~Record() { current = previous_; }
+
+Observe::Observe(See see) : see_(std::move(see)) { observer = &see_; }
+Observe::~Observe() { observer = nullptr; }
+
+void observed(std::string_view op, const Tensor& out) {
+  if (observer) (*observer)(op, out);
+}
+
+bool recorded(std::initializer_list<Var> inputs) {
+  if (!current) return false;
+  for (const Var& in : inputs)
+    if (in.wants_grad()) return true;
+  return false;
+}
+
+Var checkpoint(std::function<Var()> block) {
+  Tape* tape = current;
+  if (!tape) return block();
+  Var out;
+  {
+    Record off(nullptr);
+    out = block();
+  }
+  tape->push("checkpoint", {&out}, [block = std::move(block)](const std::vector<Tensor>& dout) {
+    Tape inner;
+    Var again;
+    {
+      Record on(&inner);
+      again = block();
+    }
+    inner.backward(again, dout[0]);
+  });
+  return out;
+}
+
+}  // namespace grt

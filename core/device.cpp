@@ -1,0 +1,53 @@
+#include "core/device.h"
+
+#include "core/error.h"
+
+namespace grt {
+namespace {
+
+// Small blocks in cache lines, large ones in pages of 64 KiB: sizes that differ little share a block.
+constexpr std::size_t round_up(std::size_t n) {
+  const std::size_t unit = n < (1u << 20) ? 512 : (1u << 16);
+  return n == 0 ? unit : (n + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+void* Device::take(std::size_t bytes) {
+  const std::size_t size = round_up(bytes);
+  void* p = nullptr;
+  if (auto& idle = idle_[size]; !idle.empty()) {
+    p = idle.back();
+    idle.pop_back();
+  } else {
+    p = system_alloc(size);
+    if (!p) {  // blocks of other sizes may lie idle
+      release_idle();
+      p = system_alloc(size);
+    }
+    check(p != nullptr, "{}: out of memory: {} bytes wanted, {} in use", name(), size, in_use_);
+    reserved_ += size;
+    ++allocations_;
+  }
+  in_use_ += size;
+  if (in_use_ > peak_) peak_ = in_use_;
+  return p;
+}
+
+void Device::give_back(void* p, std::size_t bytes) noexcept {
+  const std::size_t size = round_up(bytes);
+  in_use_ -= size;
+  idle_[size].push_back(p);
+}
+
+void Device::release_idle() noexcept {
+  for (auto& [size, blocks] : idle_) {
+    for (void* p : blocks) {
+      system_free(p, size);
+      reserved_ -= size;
+    }
+    blocks.clear();
+  }
+}
+
+}  // namespace grt

@@ -1,0 +1,49 @@
+// A device owns memory and one in-order stream of work. What it can compute is its Kernels (ops/kernels.h).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace grt {
+
+struct Kernels;  // ops/kernels.h; core only carries the reference
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;  // "cpu", "cuda:0"
+  virtual Kernels& kernels() = 0;
+  virtual void sync() = 0;  // waits for all work enqueued so far
+
+  // Both are enqueued on the stream. A copy may have one end in host memory.
+  virtual void zero(void* p, std::size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+
+  // Blocks come from a cache keyed by rounded size, so a step that repeats an earlier one allocates nothing new and
+  // gets the same addresses. Throws Error when the system has no memory left.
+  void* take(std::size_t bytes);
+  void give_back(void* p, std::size_t bytes) noexcept;
+
+  std::size_t in_use() const { return in_use_; }            // bytes in living tensors
+  std::size_t peak() const { return peak_; }                // the largest in_use() since reset_peak()
+  std::size_t reserved() const { return reserved_; }        // bytes obtained from the system and not returned
+  std::size_t system_calls() const { return allocations_; }  // how often the system was asked for memory
+  void reset_peak() { peak_ = in_use_; }
+  void release_idle() noexcept;  // returns the cached blocks to the system
+
+ protected:
+  virtual void* system_alloc(std::size_t bytes) = 0;  // null when there is none
+  virtual void system_free(void* p, std::size_t bytes) noexcept = 0;
+
+ private:
+  std::unordered_map<std::size_t, std::vector<void*>> idle_;
+  std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;
+};
+
+std::unique_ptr<Device> open_cpu();  // ops/cpu/device.cpp
+
+}  // namespace grt

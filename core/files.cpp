@@ -1,0 +1,176 @@
+// Files by POSIX calls: what std::fstream does not offer is the reason of a failure, fsync and mmap.
+#include "core/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+
+namespace grt {
+namespace {
+
+constexpr std::size_t kBuffer = std::size_t{1} << 20;
+
+[[noreturn]] void fail_with_errno(const fs::path& path, const char* doing, int error = errno) {
+  fail("{}: cannot {}: {}", path.string(), doing, std::generic_category().message(error));
+}
+
+// A descriptor that closes itself.
+struct Descriptor {
+  int fd;
+  explicit Descriptor(int fd) : fd(fd) {}
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+// Opens a regular file for reading; its size comes from the same descriptor. O_NONBLOCK: a FIFO must not block here.
+int open_regular(const fs::path& path, std::uint64_t& size) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) fail_with_errno(path, "open");
+  struct stat info {};
+  const char* wrong = nullptr;
+  if (fstat(fd, &info) != 0) {
+    wrong = "its state cannot be read";
+  } else if (S_ISDIR(info.st_mode)) {
+    wrong = "a file is expected, this is a directory";
+  } else if (!S_ISREG(info.st_mode)) {
+    wrong = "a file is expected, this is a device, FIFO or socket";
+  }
+  if (wrong) {
+    close(fd);
+    fail("{}: {}", path.string(), wrong);
+  }
+  size = static_cast<std::uint64_t>(info.st_size);
+  return fd;
+}
+
+void write_all(int fd, const char* data, std::size_t bytes, const fs::path& path) {
+  while (bytes > 0) {
+    const ssize_t n = ::write(fd, data, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_with_errno(path, "write");
+    data += n;
+    bytes -= static_cast<std::size_t>(n);
+  }
+}
+
+fs::path directory_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+}  // namespace
+
+FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
+  check(path_.has_filename(), "\"{}\": a file name is expected", path_.string());
+  std::error_code none;
+  const fs::file_status status = fs::status(path_, none);
+  check(!fs::is_directory(status), "{}: a file is expected, this is a directory", path_.string());
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fd_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  } else {
+    if (fs::is_symlink(fs::symlink_status(path_, none)) && fs::exists(status)) path_ = fs::canonical(path_, none);
+    temporary_ = directory_of(path_) / fmt::format(".{}.tmp-{}", path_.filename().string(), getpid());
+    unlink(temporary_.c_str());  // left by a process that had our number and was killed
+    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  }
+  if (fd_ < 0) fail_with_errno(path_, "create");
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ < 0) return;
+  close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void FileWriter::write(const void* data, std::size_t bytes) {
+  check(fd_ >= 0, "{}: written to after commit", path_.string());
+  const char* bytes_in = static_cast<const char*>(data);
+  if (buffer_.size() + bytes > kBuffer) flush();
+  if (bytes > kBuffer) {
+    write_all(fd_, bytes_in, bytes, path_);
+  } else {
+    buffer_.append(bytes_in, bytes);
+  }
+  written_ += bytes;
+}
+
+void FileWriter::flush() {
+  write_all(fd_, buffer_.data(), buffer_.size(), path_);
+  buffer_.clear();
+}
+
+void FileWriter::commit() {
+  check(fd_ >= 0, "{}: committed twice", path_.string());
+  flush();
+  if (!temporary_.empty()) {
+    if (fsync(fd_) != 0) fail_with_errno(path_, "flush to the disk");
+    if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno(path_, "put in place");
+    temporary_.clear();
+    sync_directory(directory_of(path_));
+  }
+  if (close(std::exchange(fd_, -1)) != 0) fail_with_errno(path_, "close");
+}
+
+void write_file(const fs::path& path, std::string_view content) {
+  FileWriter file(path);
+  file.write(content);
+  file.commit();
+}
+
+std::string read_file(const fs::path& path, std::uint64_t limit) {
+  std::uint64_t size = 0;
+  const Descriptor file(open_regular(path, size));
+  std::string content;
+  // One byte more than promised: a file can grow, and those in /proc say 0.
+  for (std::uint64_t room = std::min(size, limit) + 1;; room = content.size() + kBuffer) {
+    const std::size_t begin = content.size();
+    content.resize(static_cast<std::size_t>(room));
+    const ssize_t n = read(file.fd, content.data() + begin, content.size() - begin);
+    const int error = errno;
+    content.resize(begin + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+    if (n < 0 && error != EINTR) fail_with_errno(path, "read", error);
+    check(content.size() <= limit, "{}: has more than {} bytes, the most allowed here", path.string(), limit);
+    if (n == 0) return content;
+  }
+}
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  check(!error, "{}: cannot create the directory: {}", path.string(), error.message());
+  check(fs::is_directory(path, error), "{}: a directory is expected, something else is there", path.string());
+}
+
+void sync_directory(const fs::path& path) {
+  const Descriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.fd < 0) fail_with_errno(path, "open the directory");
+  // EINVAL: this file system has no such call, and nothing better to offer.
+  if (fsync(directory.fd) != 0 && errno != EINVAL) fail_with_errno(path, "flush the directory to the disk");
+}
+
+MappedFile::MappedFile(const fs::path& path) {
+  std::uint64_t size = 0;
+  const Descriptor file(open_regular(path, size));
+  if (size == 0) return;
+  void* data = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) fail_with_errno(path, "map into memory");
+  data_ = data;
+  size_ = static_cast<std::size_t>(size);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) munmap(data_, size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+}  // namespace grt

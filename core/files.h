@@ -1,0 +1,63 @@
+// Files that are written whole or not at all, and read with errors that name them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace grt {
+
+namespace fs = std::filesystem;
+
+// A file under construction: bytes go to a temporary name beside `path`; commit() flushes them to the disk and renames.
+// Without commit() the temporary file is removed and whatever was at `path` stays. Every failure (missing directory, a
+// file where a directory should be, full disk) throws Error naming `path` and the system's reason.
+// A symbolic link to a file is followed, and what is no file at all (/dev/stdout, a FIFO) is written in place.
+class FileWriter {
+ public:
+  explicit FileWriter(fs::path path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  std::uint64_t written() const { return written_; }
+  void commit();
+
+ private:
+  void flush();
+
+  fs::path path_, temporary_;  // no temporary name: written in place
+  std::string buffer_;
+  std::uint64_t written_ = 0;
+  int fd_ = -1;
+};
+
+void write_file(const fs::path& path, std::string_view content);  // FileWriter in one call
+// Throws above `limit` bytes, and for what is not a regular file (without waiting for a FIFO's other end).
+std::string read_file(const fs::path& path, std::uint64_t limit = 1ull << 32);
+
+// Makes a directory and its parents; throws Error naming the path (for instance one below a file).
+void make_directories(const fs::path& path);
+// Flushes a directory's entries to the disk: what makes a rename inside it durable.
+void sync_directory(const fs::path& path);
+
+// A file mapped read-only. An empty file gives an empty span. Throws Error for what is not a regular file.
+class MappedFile {
+ public:
+  explicit MappedFile(const fs::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace grt

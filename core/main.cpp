@@ -1,0 +1,67 @@
+// The frame around every binary: standard streams that exist, errors as one line, output that arrived.
+#include "core/main.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace grt {
+namespace {
+
+// A program may be started without stdin, stdout or stderr. The next file it opens would get that number, and what is
+// printed would go into it. The mode is the wrong one on purpose: writing to a closed stdout still fails.
+void occupy_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+  }
+}
+
+void flush_stdout() {
+  std::cout.flush();
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  const std::string reason = errno ? std::generic_category().message(errno) : "an earlier write failed";
+  check(flushed && !std::ferror(stdout) && std::cout.good(), "stdout: cannot write: {}", reason);
+}
+
+void report(const char* program, std::string text) noexcept {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  std::fputs(program, stderr);
+  std::fputs(": ", stderr);
+  std::fputs(text.c_str(), stderr);
+  std::fputs("\n", stderr);
+}
+
+}  // namespace
+
+int run_main(const char* program, const std::function<int()>& body) noexcept {
+  occupy_standard_streams();
+  try {
+    const int code = body();
+    flush_stdout();
+    return code;
+  } catch (const Error& e) {
+    report(program, e.what());
+  } catch (const std::bad_alloc&) {
+    report(program, "out of memory");
+  } catch (const std::exception& e) {
+    report(program, std::string("unexpected error: ") + e.what());
+  } catch (...) {
+    report(program, "unexpected error of unknown type");
+  }
+  std::fflush(stdout);
+  return 1;
+}
+
+}  // namespace grt

@@ -1,0 +1,108 @@
+#include "models/config.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace grt {
+namespace {
+
+std::string quoted(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+void read_value(const Json& json, const std::string& where, const char* name, std::string& value) {
+  check(json.is_string(), "{}: {} must be a string, not {}", where, name, quoted(json));
+  value = json.get<std::string>();
+}
+void read_value(const Json& json, const std::string& where, const char* name, bool& value) {
+  check(json.is_boolean(), "{}: {} must be true or false, not {}", where, name, quoted(json));
+  value = json.get<bool>();
+}
+void read_value(const Json& json, const std::string& where, const char* name, double& value) {
+  check(json.is_number(), "{}: {} must be a number, not {}", where, name, quoted(json));
+  value = json.get<double>();
+}
+template <std::integral I>
+void read_value(const Json& json, const std::string& where, const char* name, I& value) {
+  check(json.is_number_integer(), "{}: {} must be a whole number, not {}", where, name, quoted(json));
+  const bool huge = json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max();
+  const std::int64_t n = huge ? std::numeric_limits<std::int64_t>::max() : json.get<std::int64_t>();
+  check(!huge && n >= std::numeric_limits<I>::min() && n <= std::numeric_limits<I>::max(),
+        "{}: {} = {} is out of range", where, name, quoted(json));
+  value = static_cast<I>(n);
+}
+
+void in_range(const std::string& where, const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  check(low <= value && value <= high, "{}: {} must be {}..{}, not {}", where, name, low, high, value);
+}
+void not_negative(const std::string& where, const char* name, double value) {
+  check(value >= 0 && value <= 1e6, "{}: {} must be a number from 0 on, not {}", where, name, value);
+}
+
+constexpr int kMostBlocks = 4096;
+
+}  // namespace
+
+void BackboneConfig::complete(const std::string& where) {
+  check(tokenizer == "bytes" || tokenizer == "gpt2", "{}: tokenizer must be bytes or gpt2, not \"{}\"", where,
+        tokenizer);
+  check(gelu == "erf" || gelu == "tanh", "{}: gelu must be erf or tanh, not \"{}\"", where, gelu);
+  if (vocab_size == 0) vocab_size = tokenizer == "gpt2" ? 50257 : 257;
+  in_range(where, "vocab_size", vocab_size, 2, 65536);  // token files hold 16 bits
+  if (padded_vocab_size == 0) padded_vocab_size = (vocab_size + 63) / 64 * 64;
+  in_range(where, "padded_vocab_size", padded_vocab_size, vocab_size, 131072);
+  in_range(where, "context_length", context_length, 1, 1 << 20);
+  in_range(where, "d_model", d_model, 1, 65536);
+  in_range(where, "n_heads", n_heads, 1, 65536);
+  check(d_model % n_heads == 0, "{}: d_model {} is not a multiple of n_heads {}", where, d_model, n_heads);
+}
+
+void DenseConfig::complete(const std::string& where) {
+  BackboneConfig::complete(where);
+  in_range(where, "n_layers", n_layers, 1, kMostBlocks);
+}
+
+void GrtConfig::complete(const std::string& where) {
+  BackboneConfig::complete(where);
+  in_range(where, "n_prelude", n_prelude, 0, kMostBlocks);
+  in_range(where, "n_core", n_core, 1, kMostBlocks);
+  in_range(where, "n_recurrences", n_recurrences, 1, kMostBlocks);
+  in_range(where, "n_coda", n_coda, 0, kMostBlocks);
+  in_range(where, "r_min", r_min, 0, n_recurrences);
+  not_negative(where, "state_noise", state_noise);
+  not_negative(where, "gate_noise", gate_noise);
+  check(gate_temperature > 0 && gate_temperature <= 1e6, "{}: gate_temperature must be positive, not {}", where,
+        gate_temperature);
+  check(gate_bias >= -1e6 && gate_bias <= 1e6, "{}: gate_bias must be a finite number, not {}", where, gate_bias);
+}
+
+template <class Config>
+Config read_config(const Json& json, const std::string& where) {
+  check(json.is_object(), "{}: a model configuration must be a JSON object, not {}", where, quoted(json).substr(0, 40));
+  Config config;
+  std::vector<std::string> known;
+  config.fields([&](const char* name, auto& value, const char*) {
+    known.push_back(name);
+    if (const auto it = json.find(name); it != json.end()) read_value(*it, where, name, value);
+  });
+  for (const auto& [key, value] : json.items())
+    check(std::find(known.begin(), known.end(), key) != known.end(),
+          "{}: architecture {} has no key \"{}\"; its keys: {}", where, config.architecture, key,
+          fmt::join(known, ", "));
+  config.complete(where);
+  return config;
+}
+
+template DenseConfig read_config<DenseConfig>(const Json&, const std::string&);
+template GrtConfig read_config<GrtConfig>(const Json&, const std::string&);
+
+std::vector<ConfigKey> config_keys() {
+  std::vector<ConfigKey> keys;
+  const auto add = [&](const char* name, auto&, const char* help) {
+    if (std::none_of(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.name == name; }))
+      keys.push_back({name, help});
+  };
+  DenseConfig{}.fields(add);
+  GrtConfig{}.fields(add);
+  return keys;
+}
+
+}  // namespace grt

@@ -1,0 +1,44 @@
+// `grt`: the Gated Recurrent Transformer. Prelude, a shared core applied R times through a learned gate, coda.
+#pragma once
+
+#include "models/model.h"
+
+namespace grt {
+
+class Grt final : public LanguageModel {
+ public:
+  explicit Grt(const GrtConfig& config);
+
+  void exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const override;
+  DepthRange depths() const override { return {0, config_.n_recurrences}; }
+  DepthRule default_depth_rule() const override { return {"uniform", config_.r_min, config_.n_recurrences}; }
+  std::vector<std::string> applications(int depth) const override;
+  Flops flops(std::int64_t context, int depth) const override;
+  Json config_json() const override { return to_json(config_); }
+
+ private:
+  // a = fc_out(silu(fc_in([LN_state(h) ; LN_anchor(h_pre)]))), the gate's logit times tau.
+  struct Gate {
+    LayerNorm ln_state, ln_anchor;
+    std::optional<LayerNorm> ln_concat;
+    PairLinear fc_in;
+    Linear fc_out;
+    Gate(const Scope& s, const GrtConfig& c);
+  };
+  // What depends on h_pre alone, and so is the same in every recurrence.
+  struct Anchor {
+    Var injected;  // inject[:, d:] h_pre
+    Var gate;      // fc_in[:, d:] LN_anchor(h_pre); with gate_concat_norm LN_anchor(h_pre) itself
+  };
+
+  Anchor anchor(const Var& h_pre) const;
+  Var recur(const Var& h, const Anchor& anchor, int r, const Pass& pass) const;
+  Var gate_logit(const Var& h, const Anchor& anchor) const;
+
+  GrtConfig config_;
+  std::vector<Block> prelude_, core_, coda_;
+  std::optional<PairLinear> inject_;
+  std::optional<Gate> gate_;
+};
+
+}  // namespace grt

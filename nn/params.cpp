@@ -1,0 +1,88 @@
+#include "nn/params.h"
+
+#include <algorithm>
+
+#include "core/philox.h"
+#include "core/threads.h"
+
+namespace grt {
+namespace {
+
+// FNV-1a, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/
+std::uint32_t hash(const std::string& text) {
+  std::uint32_t h = 2166136261u;
+  for (const unsigned char c : text) h = (h ^ c) * 16777619u;
+  return h;
+}
+
+constexpr std::uint32_t kInitSite = 0x696e6974;  // "init"
+
+// Elements of the flat blocks are aligned to 16, a cache line of f32.
+constexpr std::int64_t aligned(std::int64_t n) { return (n + 15) / 16 * 16; }
+
+}  // namespace
+
+const Param& Params::declare(std::string name, Shape shape, Init init, std::int64_t used_rows) {
+  check(!find(name), "parameter {} is declared twice", name);
+  params_.push_back({std::move(name), shape, init, used_rows < 0 ? shape[0] : used_rows});
+  return params_.back();
+}
+
+const Param* Params::find(const std::string& name) const {
+  const auto it = std::find_if(params_.begin(), params_.end(), [&](const Param& p) { return p.name == name; });
+  return it == params_.end() ? nullptr : &*it;
+}
+
+std::int64_t Params::count() const {
+  std::int64_t n = 0;
+  for (const Param& p : params_) n += p.shape.numel();
+  return n;
+}
+
+void Params::allocate(Device& device, DType dtype) {
+  extent_ = 0;
+  for (const bool decayed : {true, false}) {
+    for (Param& p : params_) {
+      if (p.decayed() != decayed) continue;
+      p.offset = extent_;
+      extent_ += aligned(p.shape.numel());
+    }
+    if (decayed) decayed_extent_ = extent_;
+  }
+  values_ = Tensor::zeros({extent_}, dtype, device);
+  for (Param& p : params_) p.var = Var(values_.range(p.offset, p.shape));
+}
+
+void Params::allocate_gradients() {
+  gradients_ = Tensor::zeros({extent_}, values_.dtype(), values_.device());
+  for (Param& p : params_) p.var = Var::parameter(p.var.value(), gradients_.range(p.offset, p.shape));
+}
+
+void Params::initialize(std::uint64_t seed) {
+  for (const Param& p : params_) {
+    const std::int64_t columns = p.shape.numel() / p.shape[0], used = p.used_rows * columns;
+    const NoiseKey key{seed, hash(p.name), kInitSite};
+    std::vector<double> host(p.shape.numel(), 0.0);
+    parallel_for(used, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        host[i] = p.init.mean + (p.init.std != 0 ? p.init.std * random_normal(key, i) : 0);
+    });
+    Device& device = values_.device();
+    visit_real(values_.dtype(), [&]<class T>() {
+      const std::vector<T> converted(host.begin(), host.end());
+      device.copy(p.var.value().raw(), converted.data(), converted.size() * sizeof(T));
+      device.sync();
+    });
+  }
+}
+
+void Params::clear_gradients() {
+  for (const Param& p : params_) p.var.clear_grad();
+}
+
+void Params::complete_gradients() {
+  for (const Param& p : params_)
+    if (!p.var.has_grad()) p.var.sink().accumulate();
+}
+
+}  // namespace grt

@@ -1,0 +1,76 @@
+// Named parameters. A model first declares them all (names, shapes, initial distributions), which costs no memory;
+// allocate() then lays them into one flat block: the tensors with two or more dimensions first, which weight decay
+// applies to, then the others. Gradients lie in a second block in the same order, so the optimizer, the norm and a
+// reduction over ranks are single passes over contiguous memory.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "autograd/tape.h"
+
+namespace grt {
+
+// Initial values: mean + std N(0,1).
+struct Init {
+  double mean = 0, std = 0.02;  // GPT-2's default for weights
+};
+inline constexpr Init kZeros{0, 0}, kOnes{1, 0};
+
+struct Param {
+  std::string name;
+  Shape shape;
+  Init init;
+  std::int64_t used_rows;   // rows from here on are padding and stay zero
+  std::int64_t offset = 0;  // within the flat blocks, in elements
+  Var var = {};             // valid after allocate()
+
+  bool decayed() const { return shape.rank() >= 2; }
+};
+
+class Params {
+ public:
+  Params() = default;
+  Params(const Params&) = delete;  // layers point into it
+  Params& operator=(const Params&) = delete;
+
+  // Throws when the name is taken. `used_rows` < 0: all of them. The reference stays valid.
+  const Param& declare(std::string name, Shape shape, Init init, std::int64_t used_rows = -1);
+
+  void allocate(Device& device, DType dtype);  // zeros; fill by initialize() or from a checkpoint
+  void allocate_gradients();                   // for training: every Var becomes a trained weight
+  // Values drawn from a function of (seed, name, element): another layer beside it changes nothing.
+  void initialize(std::uint64_t seed);
+  void clear_gradients();     // the next backward pass stores its gradients
+  void complete_gradients();  // zeroes what no backward pass has reached since clear_gradients()
+
+  const std::deque<Param>& all() const { return params_; }
+  const Param* find(const std::string& name) const;
+  std::int64_t count() const;  // stored elements, each tensor once
+
+  const Tensor& values() const { return values_; }
+  const Tensor& gradients() const { return gradients_; }
+  std::int64_t decayed_extent() const { return decayed_extent_; }  // elements of the blocks that decay applies to
+  std::int64_t extent() const { return extent_; }                  // elements of the blocks, gaps included
+
+ private:
+  std::deque<Param> params_;
+  std::int64_t extent_ = 0, decayed_extent_ = 0;
+  Tensor values_, gradients_;
+};
+
+// A path prefix: Linear(scope / "proj", ...) declares "....proj.weight".
+struct Scope {
+  Params* params;
+  std::string path;
+
+  Scope operator/(const std::string& name) const { return {params, path.empty() ? name : path + "." + name}; }
+  Scope operator/(int index) const { return *this / std::to_string(index); }
+  const Param* operator()(const std::string& name, Shape shape, Init init, std::int64_t used_rows = -1) const {
+    return &params->declare((*this / name).path, shape, init, used_rows);
+  }
+};
+
+}  // namespace grt

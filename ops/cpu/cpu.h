@@ -1,0 +1,51 @@
+// The CPU backend's fulfilment of the kernel contract (ops/kernels.h), one .cpp file for each family.
+#pragma once
+
+#include "ops/kernels.h"
+
+namespace grt::cpu {
+
+struct CpuKernels final : Kernels {
+  // elementwise.cpp
+  void add(const Into&, const Tensor&, const Tensor&) override;
+  void copy(const Into&, const Tensor&) override;
+  void scale(const Into&, const Tensor&, const Tensor&) override;
+  void lerp(const Into&, const Tensor&, const Tensor&, float) override;
+  void multiply(const Into&, const Tensor&, float) override;
+  void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override;
+  void silu(const Tensor&, const Tensor&) override;
+  void silu_backward(const Into&, const Tensor&, const Tensor&) override;
+  void gelu(const Tensor&, const Tensor&, Gelu) override;
+  void gelu_backward(const Into&, const Tensor&, const Tensor&, Gelu) override;
+  void put_columns(const Tensor&, std::int64_t, const Tensor&) override;
+  void get_columns(const Into&, const Tensor&, std::int64_t) override;
+  // linear.cpp (gemm.h)
+  void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
+  // reduce.cpp
+  void sum_rows(const Into&, const Tensor&) override;
+  void sum(const Into&, const Tensor&, double) override;
+  double sum_squares(const Tensor&) override;
+  std::int64_t count_not_finite(const Tensor&) override;
+  // norm.cpp
+  void layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                 float) override;
+  void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&, const Tensor&) override;
+  // embedding.cpp
+  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override;
+  void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override;
+  // attention.cpp
+  void attention(const Tensor&, const Tensor&, const Tensor&, int) override;
+  void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override;
+  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;
+  // loss.cpp
+  void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override;
+  // gate.cpp
+  void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override;
+  void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
+                         const Tensor&, const GateNoise&) override;
+  // optim.cpp
+  void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
+};
+
+}  // namespace grt::cpu

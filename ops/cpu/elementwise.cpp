@@ -1,0 +1,171 @@
+// Elementwise kernels: one pass over memory, cut into chunks of fixed size.
+#include <algorithm>
+
+#include "core/threads.h"
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/noise.h"
+
+namespace grt::cpu {
+namespace {
+
+constexpr std::int64_t kChunk = 16384;  // elements
+static_assert(kChunk % kNormals == 0);
+
+// y[i] = f(x[i]...), or += it. y may be one of the x.
+template <class T, class F, class... Xs>
+void map(const Into& y, F f, const Xs*... x) {
+  T* const out = y.to.data<T>();
+  const auto pass = [&](auto put) {
+    parallel_for(y.to.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
+      for_vectors<T>(end - begin, [&](std::int64_t i, int count) {
+        put(out + begin + i, f(load_part(x + begin + i, count)...), count);
+      });
+    });
+  };
+  if (y.add)
+    pass([](T* to, Vec<T> v, int count) { store_part(to, load_part(to, count) + v, count); });
+  else
+    pass([](T* to, Vec<T> v, int count) { store_part(to, v, count); });
+}
+
+// With u = sqrt(2/pi) (x + 0.044715 x^3), the tanh form x (1 + tanh u) / 2 is x sigmoid(2u): exact in the left tail.
+template <class T>
+Vec<T> twice_u(Vec<T> x) {
+  return T(1.59576912160573071176) * x * (T(1) + T(0.044715) * x * x);
+}
+template <class T>
+Vec<T> twice_u_slope(Vec<T> x) {
+  return T(1.59576912160573071176) * (T(1) + T(3 * 0.044715) * x * x);
+}
+
+}  // namespace
+
+void CpuKernels::add(const Into& y, const Tensor& a, const Tensor& b) {
+  if (!y) return;
+  visit_real(a.dtype(), [&]<class T>() {
+    map<T>(
+        y, [](Vec<T> u, Vec<T> v) { return u + v; }, a.data<T>(), b.data<T>());
+  });
+}
+
+void CpuKernels::copy(const Into& y, const Tensor& x) {
+  if (!y) return;
+  visit_real(x.dtype(), [&]<class T>() {
+    map<T>(
+        y, [](Vec<T> v) { return v; }, x.data<T>());
+  });
+}
+
+void CpuKernels::scale(const Into& y, const Tensor& x, const Tensor& s) {
+  if (!y) return;
+  visit_real(x.dtype(), [&]<class T>() {
+    map<T>(
+        y, [f = s.data<T>()[0]](Vec<T> v) { return f * v; }, x.data<T>());
+  });
+}
+
+void CpuKernels::lerp(const Into& y, const Tensor& a, const Tensor& b, float t) {
+  if (!y) return;
+  visit_real(a.dtype(), [&]<class T>() {
+    map<T>(
+        y, [p = T(t), q = 1 - T(t)](Vec<T> u, Vec<T> v) { return p * u + q * v; }, a.data<T>(), b.data<T>());
+  });
+}
+
+void CpuKernels::multiply(const Into& y, const Tensor& x, float s) {
+  if (!y) return;
+  visit_real(x.dtype(), [&]<class T>() {
+    map<T>(
+        y, [f = T(s)](Vec<T> v) { return f * v; }, x.data<T>());
+  });
+}
+
+void CpuKernels::add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) {
+  visit_real(x.dtype(), [&]<class T>() {
+    parallel_for(x.numel(), kChunk, [&, in = x.data<T>(), out = y.data<T>()](std::int64_t begin, std::int64_t end) {
+      float drawn[kNormals];
+      for (std::int64_t i = begin; i < end; i += kNormals) {
+        normals(key, static_cast<std::uint64_t>(i), drawn);
+        const std::int64_t n = std::min<std::int64_t>(kNormals, end - i);
+        for (std::int64_t j = 0; j < n; ++j) out[i + j] = in[i + j] + T(sigma) * T(drawn[j]);
+      }
+    });
+  });
+}
+
+void CpuKernels::silu(const Tensor& y, const Tensor& x) {
+  visit_real(x.dtype(), [&]<class T>() {
+    map<T>(
+        Into{y}, [](Vec<T> v) { return v * sigmoid<T>(v).value; }, x.data<T>());
+  });
+}
+
+// d/dx x s(x) = s + x s (1 - s)
+void CpuKernels::silu_backward(const Into& dx, const Tensor& dy, const Tensor& x) {
+  if (!dx) return;
+  visit_real(x.dtype(), [&]<class T>() {
+    const auto slope = [](Vec<T> d, Vec<T> v) {
+      const auto s = sigmoid<T>(v);
+      return d * s.value * (T(1) + v * s.rest);
+    };
+    map<T>(dx, slope, dy.data<T>(), x.data<T>());
+  });
+}
+
+void CpuKernels::gelu(const Tensor& y, const Tensor& x, Gelu kind) {
+  visit_real(x.dtype(), [&]<class T>() {
+    if (kind == Gelu::erf)
+      map<T>(
+          Into{y}, [](Vec<T> v) { return v * normal(v).integral; }, x.data<T>());
+    else
+      map<T>(
+          Into{y}, [](Vec<T> v) { return v * sigmoid<T>(twice_u<T>(v)).value; }, x.data<T>());
+  });
+}
+
+// d/dx x Phi(x) = Phi + x phi;  d/dx x s(2u) = s + x s (1 - s) 2u'
+void CpuKernels::gelu_backward(const Into& dx, const Tensor& dy, const Tensor& x, Gelu kind) {
+  if (!dx) return;
+  visit_real(x.dtype(), [&]<class T>() {
+    const auto erf_slope = [](Vec<T> d, Vec<T> v) {
+      const auto n = normal(v);
+      return d * (n.integral + v * n.density);
+    };
+    const auto tanh_slope = [](Vec<T> d, Vec<T> v) {
+      const auto s = sigmoid<T>(twice_u<T>(v));
+      return d * s.value * (T(1) + v * s.rest * twice_u_slope<T>(v));
+    };
+    if (kind == Gelu::erf)
+      map<T>(dx, erf_slope, dy.data<T>(), x.data<T>());
+    else
+      map<T>(dx, tanh_slope, dy.data<T>(), x.data<T>());
+  });
+}
+
+void CpuKernels::put_columns(const Tensor& y, std::int64_t begin, const Tensor& x) {
+  visit_real(x.dtype(), [&]<class T>() {
+    const std::int64_t width = x.shape().last(), stride = y.shape().last();
+    parallel_for(x.shape().rows(), std::max<std::int64_t>(1, kChunk / width),
+                 [&](std::int64_t first, std::int64_t last) {
+                   for (std::int64_t r = first; r < last; ++r)
+                     std::copy_n(x.data<T>() + r * width, width, y.data<T>() + r * stride + begin);
+                 });
+  });
+}
+
+void CpuKernels::get_columns(const Into& x, const Tensor& y, std::int64_t begin) {
+  if (!x) return;
+  visit_real(y.dtype(), [&]<class T>() {
+    const std::int64_t width = x.to.shape().last(), stride = y.shape().last();
+    parallel_for(y.shape().rows(), std::max<std::int64_t>(1, kChunk / width),
+                 [&](std::int64_t first, std::int64_t last) {
+                   for (std::int64_t r = first; r < last; ++r) {
+                     const T* from = y.data<T>() + r * stride + begin;
+                     T* to = x.to.data<T>() + r * width;
+                     for (std::int64_t c = 0; c < width; ++c) to[c] = x.add ? to[c] + from[c] : from[c];
+                   }
+                 });
+  });
+}
+
+}  // namespace grt::cpu

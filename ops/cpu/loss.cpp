@@ -1,0 +1,66 @@
+// Cross-entropy with its gradient, a row of logits at a time: it is read from memory once.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/threads.h"
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/vector_math.h"
+
+namespace grt::cpu {
+namespace {
+
+template <class T>
+T largest(const T* x, std::int64_t n) {
+  constexpr T kLowest = -std::numeric_limits<T>::infinity();
+  Vec<T> top = broadcast(kLowest);
+  for_vectors<T>(n, [&](std::int64_t i, int count) { top = max<T>(top, load_part(x + i, count, kLowest)); });
+  return largest_of<T>(top);
+}
+
+// Sum of exp(x - top): in T within runs of 4096, over these in double.
+template <class T>
+double sum_exp(const T* x, std::int64_t n, T top) {
+  constexpr std::int64_t kRun = 4096;
+  double total = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kRun) {
+    Vec<T> sum{};
+    for_vectors<T>(std::min(kRun, n - begin), [&, x = x + begin](std::int64_t i, int count) {
+      sum += exp(load_part(x + i, count, -std::numeric_limits<T>::infinity()) - top);
+    });
+    total += static_cast<double>(sum_of<T>(sum));
+  }
+  return total;
+}
+
+}  // namespace
+
+// With p = softmax(x):  loss = -log p[target],  d loss / dx = p - one-hot(target).
+void CpuKernels::cross_entropy(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& targets,
+                               std::int64_t vocab, double scale) {
+  visit_real(logits.dtype(), [&]<class T>() {
+    const std::int64_t stride = logits.shape().last();
+    const std::int64_t grain = std::max<std::int64_t>(1, 16384 / stride);
+    parallel_for(logits.shape().rows(), grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const T* const x = logits.data<T>() + r * stride;
+        const std::int32_t target = targets.data<std::int32_t>()[r];
+        const T top = largest(x, vocab);
+        const double total = sum_exp(x, vocab, top);
+        losses.data<T>()[r] =
+            static_cast<T>(std::log(total) + (static_cast<double>(top) - static_cast<double>(x[target])));
+        if (!dlogits) continue;
+        T* const dx = dlogits.to.data<T>() + r * stride;
+        const T factor = static_cast<T>(scale / total);
+        for_vectors<T>(vocab, [&](std::int64_t i, int count) {
+          const Vec<T> d = factor * exp(load_part(x + i, count) - top);
+          store_part(dx + i, dlogits.add ? load_part(dx + i, count) + d : d, count);
+        });
+        dx[target] -= static_cast<T>(scale);
+        if (!dlogits.add) std::fill(dx + vocab, dx + stride, T(0));
+      }
+    });
+  });
+}
+
+}  // namespace grt::cpu

@@ -1,0 +1,112 @@
+// The register tile of ops/cpu/gemm.cpp: the innermost loop of a product, and how the columns of C are cut into tiles.
+// Each element is one chain of multiply-adds in ascending k, begun at zero and then added to C: every shape of tile
+// gives it the same bits.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/cpu/simd.h"
+
+namespace grt::cpu {
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// kRows rows of C by kVectors vectors are held in registers. They, one row of B and one element of A must fit: there
+// are 32 registers with AVX-512, 16 otherwise; without AVX a product needs one more.
+inline constexpr int kRows = kVectorBytes == 64 ? 8 : 4;
+inline constexpr int kVectors = kVectorBytes == 16 ? 2 : 3;
+
+// Where a product goes: columns and rows of C, and what is added there first.
+template <class T>
+struct Output {
+  T* c;
+  std::int64_t ldc;
+  bool add;
+  const T* bias;
+
+  Output at(std::int64_t row, std::int64_t column) const {
+    return {c + row * ldc + column, ldc, add, bias ? bias + column : bias};
+  }
+  // For the pass that begins at k: all but the first add to what the first has begun.
+  Output pass(std::int64_t k) const { return {c, ldc, add || k > 0, k == 0 ? bias : nullptr}; }
+};
+
+// R rows by V vectors of C. a: a packed panel of R rows; b: rows of V vectors, ldb elements apart.
+template <class T, int R, int V>
+inline void multiply_tile(std::int64_t depth, const T* a, const T* b, std::int64_t ldb, const Output<T>& out) {
+  constexpr int kLane = kLanes<T>;
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) __builtin_prefetch(out.c + i * out.ldc + v * kLane, 1);
+  Vec<T> sum[R][V] = {};
+  for (std::int64_t k = 0; k < depth; ++k, a += R, b += ldb) {
+    Vec<T> row[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      row[v] = load(b + v * kLane);
+      __builtin_prefetch(b + 8 * ldb + v * kLane);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sum[i][v] += row[v] * a[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      T* c = out.c + i * out.ldc + v * kLane;
+      if (out.add) sum[i][v] += load(c);
+      if (out.bias) sum[i][v] += load(out.bias + v * kLane);
+      store(c, sum[i][v]);
+    }
+}
+
+// The part of a full tile that lies inside C, with the same additions in the same order.
+template <class T>
+void write_part(const T* tile, int width, int rows, int columns, const Output<T>& out) {
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < columns; ++j) {
+      T& c = out.c[i * out.ldc + j];
+      T sum = tile[i * width + j];
+      if (out.add) sum += c;
+      if (out.bias) sum += out.bias[j];
+      c = sum;
+    }
+}
+
+template <class T, int R, int V>
+void multiply_part(std::int64_t depth, const T* a, const T* b, std::int64_t ldb, int rows, int columns,
+                   const Output<T>& out) {
+  constexpr int kWidth = V * kLanes<T>;
+  if (rows == R && columns == kWidth) return multiply_tile<T, R, V>(depth, a, b, ldb, out);
+  alignas(kVectorBytes) T tile[R * kWidth];
+  multiply_tile<T, R, V>(depth, a, b, ldb, {tile, kWidth, false, nullptr});
+  write_part(tile, kWidth, rows, columns, out);
+}
+
+// The columns of B as panels of 1 to kVectors vectors, as even as can be: no panel of one vector beside full ones.
+template <class T>
+struct Panels {
+  std::int64_t columns, vectors, count;
+
+  explicit Panels(std::int64_t n) : columns(n), vectors(ceil_div(n, kLanes<T>)), count(ceil_div(vectors, kVectors)) {}
+  std::int64_t begin(std::int64_t panel) const { return panel * vectors / count * kLanes<T>; }
+  int width(std::int64_t panel) const {
+    return static_cast<int>(begin(panel + 1) - begin(panel));
+  }  // in columns, padded
+  int used(std::int64_t panel) const { return static_cast<int>(std::min(begin(panel + 1), columns) - begin(panel)); }
+};
+
+// Calls f.operator()<V>() for a panel `width` columns wide.
+template <class T, class F>
+void visit_width(int width, F&& f) {
+  static_assert(kVectors <= 3);
+  if (width == kLanes<T>) return f.template operator()<1>();
+  if (width == 2 * kLanes<T>) return f.template operator()<2>();
+  f.template operator()<kVectors>();
+}
+
+}  // namespace grt::cpu

@@ -1,0 +1,114 @@
+// The kernel contract: everything a backend must be able to compute, each function declared once.
+//
+// Conventions. Outputs come first. Kernels never record, and trust their arguments: the operations in ops/ have checked
+// shapes and types. An `Into` that tests false is skipped; one whose `add` is set is added to. R = rows (every extent
+// but the last), C = last extent. Sums are taken in an order that depends on shapes alone, so results are bit-equal for
+// any number of threads.
+//
+// ops/cpu/ implements this for f32 and f64.
+#pragma once
+
+#include "core/philox.h"
+#include "core/tensor.h"
+
+namespace grt {
+
+// A run of columns of a tensor seen as the matrix (rows, last); count < 0: up to the last column.
+struct Columns {
+  std::int64_t begin = 0, count = -1;
+};
+
+// One factor of a product: some columns of a tensor, transposed or not.
+struct Factor {
+  const Tensor& tensor;
+  bool transposed = false;
+  Columns columns = {};
+};
+
+enum class Gelu { erf, tanh };
+
+// The gate of one recurrence: g = sigmoid(z / tau + sigma N(0,1)), one draw per row.
+struct GateNoise {
+  float tau = 1;
+  float sigma = 0;
+  NoiseKey key = {};
+};
+
+// One AdamW update (Loshchilov & Hutter 2019): with g' = grad_scale g and bias corrections 1/(1-beta^t),
+//   p <- p (1 - lr weight_decay);  p <- p - lr m^ / (sqrt(v^) + eps).
+struct AdamW {
+  double lr, beta1, beta2, eps, weight_decay;
+  double grad_scale;                  // the clipping coefficient
+  double m_correction, v_correction;  // 1/(1-beta1^t), 1/(1-beta2^t)
+};
+
+struct Kernels {
+  virtual ~Kernels() = default;
+
+  // --- elementwise ---------------------------------------------------------------------------------------------------
+  virtual void add(const Into& y, const Tensor& a, const Tensor& b) = 0;            // y = a + b
+  virtual void copy(const Into& y, const Tensor& x) = 0;                            // y = x
+  virtual void scale(const Into& y, const Tensor& x, const Tensor& s) = 0;          // y = s[0] x, s of one element
+  virtual void lerp(const Into& y, const Tensor& a, const Tensor& b, float t) = 0;  // y = t a + (1 - t) b
+  virtual void multiply(const Into& y, const Tensor& x, float s) = 0;               // y = s x
+  virtual void add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) = 0;  // y = x + sigma N(0,1)
+  virtual void silu(const Tensor& y, const Tensor& x) = 0;                                  // y = x sigmoid(x)
+  virtual void silu_backward(const Into& dx, const Tensor& dy, const Tensor& x) = 0;
+  virtual void gelu(const Tensor& y, const Tensor& x, Gelu kind) = 0;  // y = x Phi(x), or its tanh form
+  virtual void gelu_backward(const Into& dx, const Tensor& dy, const Tensor& x, Gelu kind) = 0;
+  // Columns of y from `begin` on = x (R, C): half of a concatenation; and back.
+  virtual void put_columns(const Tensor& y, std::int64_t begin, const Tensor& x) = 0;
+  virtual void get_columns(const Into& x, const Tensor& y, std::int64_t begin) = 0;
+
+  // --- products ------------------------------------------------------------------------------------------------------
+  // columns of y (M, N) = op(a) (M, K) op(b) (K, N), + bias (N) if given.
+  virtual void matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) = 0;
+
+  // --- reductions ----------------------------------------------------------------------------------------------------
+  virtual void sum_rows(const Into& y, const Tensor& x) = 0;            // y (C) = sum over rows of x (R, C)
+  virtual void sum(const Into& y, const Tensor& x, double factor) = 0;  // y (1) = factor * sum of x, added in f64
+  virtual double sum_squares(const Tensor& x) = 0;                      // added in f64
+  virtual std::int64_t count_not_finite(const Tensor& x) = 0;           // NaNs and infinities
+
+  // --- normalization -------------------------------------------------------------------------------------------------
+  // y = (x - mean) rstd * w + b over the last extent; b may be absent. mean, rstd (R) are saved for backward.
+  virtual void layernorm(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x, const Tensor& w,
+                         const Tensor& b, float eps) = 0;
+  virtual void layernorm_backward(const Into& dx, const Into& dw, const Into& db, const Tensor& dy, const Tensor& x,
+                                  const Tensor& w, const Tensor& mean, const Tensor& rstd) = 0;
+
+  // --- embedding -----------------------------------------------------------------------------------------------------
+  // y (B, T, C) = wte[tokens] + wpe[first + t]; tokens (B, T) i32. The backward pass adds to dwte and dwpe always.
+  virtual void embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
+                         std::int64_t first) = 0;
+  virtual void embedding_backward(const Into& dwte, const Into& dwpe, const Tensor& dy, const Tensor& tokens,
+                                  std::int64_t first) = 0;
+
+  // --- attention -----------------------------------------------------------------------------------------------------
+  // Causal self-attention of H heads. qkv (B, T, 3C): q, k, v of all heads, heads contiguous inside each; out (B, T,
+  // C); lse (B, H, T): log of the sum of exponentials of the scaled scores, all that backward needs of them.
+  virtual void attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, int heads) = 0;
+  virtual void attention_backward(const Into& dqkv, const Tensor& dout, const Tensor& qkv, const Tensor& out,
+                                  const Tensor& lse, int heads) = 0;
+  // The same for n new tokens at positions past..past+n-1: appends their k and v to keys, values (B, H, capacity, D),
+  // and attends to all positions up to each token's own. qkv (B, n, 3C), out (B, n, C).
+  virtual void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
+                                std::int64_t past, int heads) = 0;
+
+  // --- loss ----------------------------------------------------------------------------------------------------------
+  // losses (R) = -log softmax(logits[:, :vocab])[target] in nats; dlogits = scale (softmax - one-hot), zero in the
+  // columns from vocab on. logits (R, Vp), targets (R) i32. dlogits.to may be logits itself.
+  virtual void cross_entropy(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& targets,
+                             std::int64_t vocab, double scale) = 0;
+
+  // --- gated recurrence ----------------------------------------------------------------------------------------------
+  // y = g h + (1 - g) o with g of GateNoise. All (R, C).
+  virtual void gate_mix(const Tensor& y, const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
+  virtual void gate_mix_backward(const Into& dz, const Into& dh, const Into& d_o, const Tensor& dy, const Tensor& z,
+                                 const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
+
+  // --- optimizer -----------------------------------------------------------------------------------------------------
+  virtual void adamw(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g, const AdamW& step) = 0;
+};
+
+}  // namespace grt

@@ -1,0 +1,67 @@
+#include "ops/plan.h"
+
+#include "ops/kernels.h"
+
+namespace grt {
+namespace {
+
+struct NoKernels final : Kernels {
+  void add(const Into&, const Tensor&, const Tensor&) override {}
+  void copy(const Into&, const Tensor&) override {}
+  void scale(const Into&, const Tensor&, const Tensor&) override {}
+  void lerp(const Into&, const Tensor&, const Tensor&, float) override {}
+  void multiply(const Into&, const Tensor&, float) override {}
+  void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override {}
+  void silu(const Tensor&, const Tensor&) override {}
+  void silu_backward(const Into&, const Tensor&, const Tensor&) override {}
+  void gelu(const Tensor&, const Tensor&, Gelu) override {}
+  void gelu_backward(const Into&, const Tensor&, const Tensor&, Gelu) override {}
+  void put_columns(const Tensor&, std::int64_t, const Tensor&) override {}
+  void get_columns(const Into&, const Tensor&, std::int64_t) override {}
+  void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override {}
+  void sum_rows(const Into&, const Tensor&) override {}
+  void sum(const Into&, const Tensor&, double) override {}
+  double sum_squares(const Tensor&) override { return 0; }
+  std::int64_t count_not_finite(const Tensor&) override { return 0; }
+  void layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                 float) override {}
+  void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&, const Tensor&) override {}
+  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override {}
+  void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override {}
+  void attention(const Tensor&, const Tensor&, const Tensor&, int) override {}
+  void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override {}
+  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override {}
+  void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override {}
+  void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override {}
+  void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
+                         const Tensor&, const GateNoise&) override {}
+  void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override {}
+};
+
+class PlanDevice final : public Device {
+ public:
+  ~PlanDevice() override { release_idle(); }
+  std::string name() const override { return "plan"; }
+  Kernels& kernels() override { return kernels_; }
+  void sync() override {}
+  void zero(void*, std::size_t) override {}
+  void copy(void*, const void*, std::size_t) override {}
+
+ protected:
+  // Addresses that are never read: each block gets a stretch of its own.
+  void* system_alloc(std::size_t bytes) override {
+    return reinterpret_cast<void*>(next_ += (bytes + 4095) / 4096 * 4096);
+  }
+  void system_free(void*, std::size_t) noexcept override {}
+
+ private:
+  NoKernels kernels_;
+  std::uintptr_t next_ = 1 << 20;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_plan() { return std::make_unique<PlanDevice>(); }
+
+}  // namespace grt

@@ -1,0 +1,146 @@
+#include "ops/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace grt::reference {
+
+using std::int64_t;
+
+Values each(const Tensor& x, const std::function<double(double)>& f) {
+  Values y(x.numel());
+  for (int64_t i = 0; i < x.numel(); ++i) y[i] = f(x.data<double>()[i]);
+  return y;
+}
+
+Values each(const Tensor& a, const Tensor& b, const std::function<double(double, double)>& f) {
+  Values y(a.numel());
+  for (int64_t i = 0; i < a.numel(); ++i) y[i] = f(a.data<double>()[i], b.data<double>()[i]);
+  return y;
+}
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+double gelu(double x, Gelu kind) {
+  if (kind == Gelu::erf) return x * 0.5 * (1 + std::erf(x / std::numbers::sqrt2));
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+Values concat(const Tensor& a, const Tensor& b) {
+  Values y;
+  for (int64_t r = 0; r < a.shape().rows(); ++r)
+    for (const Tensor& part : {a, b}) {
+      const double* row = part.data<double>() + r * part.shape().last();
+      y.insert(y.end(), row, row + part.shape().last());
+    }
+  return y;
+}
+
+Values linear(const Tensor& x, const Tensor& w, int64_t begin, const Tensor& plus) {
+  const int64_t rows = x.shape().rows(), in = x.shape().last(), out = w.dim(0);
+  Values y(rows * out);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t o = 0; o < out; ++o) {
+      double sum = plus ? plus.data<double>()[plus.numel() == out ? o : r * out + o] : 0;
+      for (int64_t i = 0; i < in; ++i) sum += x.data<double>()[r * in + i] * w.data<double>()[o * w.dim(1) + begin + i];
+      y[r * out + o] = sum;
+    }
+  return y;
+}
+
+Values layernorm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
+  const int64_t width = x.shape().last();
+  Values y(x.numel());
+  for (int64_t r = 0; r < x.shape().rows(); ++r) {
+    const double* row = x.data<double>() + r * width;
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < width; ++i) mean += row[i] / width;
+    for (int64_t i = 0; i < width; ++i) variance += (row[i] - mean) * (row[i] - mean) / width;
+    for (int64_t i = 0; i < width; ++i)
+      y[r * width + i] =
+          (row[i] - mean) / std::sqrt(variance + eps) * w.data<double>()[i] + (b ? b.data<double>()[i] : 0);
+  }
+  return y;
+}
+
+Values embedding(const Tensor& tokens, const Tensor& wte, const Tensor& wpe, int64_t first) {
+  const int64_t time = tokens.dim(1), width = wte.dim(1);
+  Values y;
+  for (int64_t i = 0; i < tokens.numel(); ++i)
+    for (int64_t c = 0; c < width; ++c)
+      y.push_back(wte.data<double>()[tokens.data<std::int32_t>()[i] * width + c] +
+                  wpe.data<double>()[(first + i % time) * width + c]);
+  return y;
+}
+
+namespace {
+
+// The k and v of one head at every position: `past` of them in the cache, the others in qkv.
+struct Head {
+  const Tensor &qkv, &keys, &values;
+  int64_t batch, head, heads, past;
+
+  int64_t size() const { return qkv.shape().last() / (3 * heads); }
+  const double* fresh(int which, int64_t t) const {  // which: 0 q, 1 k, 2 v
+    return qkv.data<double>() + (batch * qkv.dim(1) + t) * qkv.dim(2) + (which * heads + head) * size();
+  }
+  const double* cached(const Tensor& cache, int64_t t) const {
+    return cache.data<double>() + ((batch * heads + head) * cache.dim(2) + t) * size();
+  }
+  const double* key(int64_t t) const { return t < past ? cached(keys, t) : fresh(1, t - past); }
+  const double* value(int64_t t) const { return t < past ? cached(values, t) : fresh(2, t - past); }
+
+  // softmax(q k^T / sqrt(D)) v of new token t, added to out (D), which is zero.
+  void attend(int64_t t, double* out) const {
+    const double* q = fresh(0, t);
+    Values p(past + t + 1, 0.0);
+    for (std::size_t s = 0; s < p.size(); ++s) {
+      for (int64_t d = 0; d < size(); ++d) p[s] += q[d] * key(s)[d];
+      p[s] /= std::sqrt(static_cast<double>(size()));
+    }
+    const double largest = *std::max_element(p.begin(), p.end());
+    double total = 0;
+    for (double& x : p) total += x = std::exp(x - largest);
+    for (std::size_t s = 0; s < p.size(); ++s)
+      for (int64_t d = 0; d < size(); ++d) out[d] += p[s] / total * value(s)[d];
+  }
+};
+
+}  // namespace
+
+Values attention(const Tensor& qkv, int heads, const Tensor& keys, const Tensor& values, int64_t past) {
+  const int64_t batch = qkv.dim(0), time = qkv.dim(1), width = qkv.dim(2) / 3;
+  Values out(batch * time * width, 0.0);
+  for (int64_t b = 0; b < batch; ++b)
+    for (int h = 0; h < heads; ++h)
+      for (int64_t t = 0; t < time; ++t)
+        Head{qkv, keys, values, b, h, heads, past}.attend(t, out.data() + (b * time + t) * width + h * (width / heads));
+  return out;
+}
+
+Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, int64_t vocab) {
+  const Values logits = linear(z, w, 0, {});
+  const int64_t columns = w.dim(0);
+  Values losses;
+  for (int64_t r = 0; r < targets.numel(); ++r) {
+    const double* row = logits.data() + r * columns;
+    const double largest = *std::max_element(row, row + vocab);
+    double total = 0;
+    for (int64_t v = 0; v < vocab; ++v) total += std::exp(row[v] - largest);
+    losses.push_back(largest + std::log(total) - row[targets.data<std::int32_t>()[r]]);
+  }
+  return losses;
+}
+
+Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) {
+  Values y(z.numel());
+  for (int64_t i = 0; i < z.numel(); ++i) {
+    const double draw = random_normal(noise.key, static_cast<std::uint64_t>(i / z.shape().last()));
+    const double gate = 1 / (1 + std::exp(-(z.data<double>()[i] / noise.tau + noise.sigma * draw)));
+    y[i] = gate * h.data<double>()[i] + (1 - gate) * o.data<double>()[i];
+  }
+  return y;
+}
+
+}  // namespace grt::reference

@@ -1,0 +1,29 @@
+// What the operations compute, stated again in plain loops over f64 CPU tensors. Slow, and independent of the kernels:
+// the values that any backend is held against. Shapes as in ops/ops.h.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ops/kernels.h"
+
+namespace grt::reference {
+
+using Values = std::vector<double>;
+
+Values each(const Tensor& x, const std::function<double(double)>& f);
+Values each(const Tensor& a, const Tensor& b, const std::function<double(double, double)>& f);
+double silu(double x);
+double gelu(double x, Gelu kind);
+
+Values concat(const Tensor& a, const Tensor& b);
+// x w[:, begin : begin + I]^T + plus, where plus is absent, one row (O), or of the result's shape.
+Values linear(const Tensor& x, const Tensor& w, std::int64_t begin, const Tensor& plus);
+Values layernorm(const Tensor& x, const Tensor& w, const Tensor& b, double eps);
+Values embedding(const Tensor& tokens, const Tensor& wte, const Tensor& wpe, std::int64_t first);
+// With a cache, its first `past` positions precede; without one, past is 0.
+Values attention(const Tensor& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
+Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab);
+Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise);
+
+}  // namespace grt::reference

@@ -1,0 +1,154 @@
+// The parts of tests/support.h that are not templates. Child processes are started by fork and execve, without a shell.
+#include "tests/support.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace grt::test {
+namespace {
+
+struct Pipe {
+  int read_end = -1, write_end = -1;
+};
+
+Pipe open_pipe() {
+  int ends[2];
+  check(pipe2(ends, O_CLOEXEC) == 0, "run_tool: cannot make a pipe");
+  return {ends[0], ends[1]};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> p;
+  for (std::string& w : words) p.push_back(w.data());
+  p.push_back(nullptr);
+  return p;
+}
+
+// Between fork and execve: only calls that are allowed there.
+[[noreturn]] void become(char* const* argv, char* const* env, const char* directory, int out, int err) {
+  const int null = open("/dev/null", O_RDONLY);
+  dup2(null, 0);
+  dup2(out, 1);
+  dup2(err, 2);
+  if (*directory == '\0' || chdir(directory) == 0) execve(argv[0], argv, env);
+  _exit(127);
+}
+
+// Reads both pipes until their other ends are closed.
+void drain(int out, int err, Outcome& outcome) {
+  std::array<pollfd, 2> ends = {pollfd{out, POLLIN, 0}, pollfd{err, POLLIN, 0}};
+  const std::array<std::string*, 2> texts = {&outcome.out, &outcome.err};
+  std::array<char, 65536> block;
+  while (ends[0].fd >= 0 || ends[1].fd >= 0) {
+    if (poll(ends.data(), ends.size(), -1) < 0) continue;
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (ends[i].fd < 0 || ends[i].revents == 0) continue;
+      const ssize_t n = read(ends[i].fd, block.data(), block.size());
+      if (n > 0) {
+        texts[i]->append(block.data(), static_cast<std::size_t>(n));
+      } else if (n == 0) {
+        close(ends[i].fd);
+        ends[i].fd = -1;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Device& cpu() {
+  static const std::unique_ptr<Device> device = open_cpu();
+  return *device;
+}
+
+Tensor randn(Shape shape, std::uint32_t site, DType dtype) {
+  const NoiseKey key{2718, 0, site};
+  std::vector<double> wide(static_cast<std::size_t>(shape.numel()));
+  for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = random_normal(key, i);
+  if (dtype == DType::f64) return Tensor::from<double>(shape, wide, cpu());
+  check(dtype == DType::f32, "randn: f32 or f64, not {}", name_of(dtype));
+  const std::vector<float> narrow(wide.begin(), wide.end());
+  return Tensor::from<float>(shape, narrow, cpu());
+}
+
+std::vector<double> values(const Tensor& t) {
+  t.device().sync();
+  const auto n = static_cast<std::size_t>(t.numel());
+  if (t.dtype() == DType::i32) return {t.data<std::int32_t>(), t.data<std::int32_t>() + n};
+  return visit_real(t.dtype(), [&]<class T>() { return std::vector<double>(t.data<T>(), t.data<T>() + n); });
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  check(a.shape() == b.shape(), "largest_difference: {} and {}", a.shape(), b.shape());
+  const std::vector<double> x = values(a), y = values(b);
+  double largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double d = std::abs(x[i] - y[i]);
+    if (!(d <= largest)) largest = d;  // a NaN stays
+    if (std::isnan(d)) break;
+  }
+  return largest;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  a.device().sync();
+  b.device().sync();
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+}
+
+TempDir::TempDir() {
+  std::string name = (std::filesystem::temp_directory_path() / "grt-test-XXXXXX").string();
+  check(mkdtemp(name.data()) != nullptr, "{}: cannot make a temporary directory", name);
+  path = name;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+Outcome run_tool(const std::string& tool, const std::vector<std::string>& arguments,
+                 const std::vector<std::string>& env, const std::string& directory) {
+  std::vector<std::string> words = {std::string(GRT_BIN_DIR) + "/" + tool};
+  check(access(words[0].c_str(), X_OK) == 0, "{}: is not there, or cannot be run", words[0]);
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> added = env;
+  std::vector<char*> argv = pointers(words), environment = pointers(added);
+  // Of two entries with one name the first counts, so what is added stands before what is inherited.
+  environment.pop_back();
+  for (char** e = environ; *e; ++e) environment.push_back(*e);
+  environment.push_back(nullptr);
+
+  const Pipe out = open_pipe(), err = open_pipe();
+  const pid_t child = fork();
+  check(child >= 0, "run_tool: cannot fork");
+  if (child == 0) become(argv.data(), environment.data(), directory.c_str(), out.write_end, err.write_end);
+  close(out.write_end);
+  close(err.write_end);
+  Outcome outcome{};
+  drain(out.read_end, err.read_end, outcome);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(GRT_TEST_DIR) / "fixtures" / name;
+}
+
+}  // namespace grt::test

@@ -1,0 +1,55 @@
+// What the tests share: a CPU device, random tensors, temporary directories, and running the built binaries.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/philox.h"
+#include "core/tensor.h"
+
+namespace grt::test {
+
+Device& cpu();  // one device for the whole test program
+
+// Standard normal values that depend on (site, index) only.
+Tensor randn(Shape shape, std::uint32_t site, DType dtype = DType::f64);
+std::vector<double> values(const Tensor& t);  // as doubles, from f32, f64 or i32
+double largest_difference(const Tensor& a, const Tensor& b);  // max |a - b|
+bool same_bits(const Tensor& a, const Tensor& b);
+
+// A directory that lives as long as this object.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  std::filesystem::path operator/(const std::string& name) const { return path / name; }
+  std::filesystem::path path;
+};
+
+// The text of the Error that f() throws; a failed CHECK if it throws none.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  FAIL_CHECK("no Error was thrown");
+  return {};
+}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+struct Outcome {
+  int code;  // exit code, or 128 + signal
+  std::string out, err;
+};
+// Runs GRT_BIN_DIR/tool with the arguments (no shell), stdin from /dev/null. `env` holds NAME=VALUE entries to add.
+Outcome run_tool(const std::string& tool, const std::vector<std::string>& arguments,
+                 const std::vector<std::string>& env = {}, const std::string& directory = "");
+
+std::filesystem::path fixture(const std::string& name);  // a file or directory under tests/fixtures
+
+}  // namespace grt::test

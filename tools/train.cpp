@@ -1,0 +1,170 @@
+// train: raw token files in, a trained model out. From here: train/trainer.cpp is the loop, models/grt.cpp the forward
+// pass, ops/*.cpp the operations with their derivatives, ops/cpu/*.cpp the kernels.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/main.h"
+#include "core/memory.h"
+#include "core/threads.h"
+#include "models/flags.h"
+#include "train/device.h"
+#include "train/memory_plan.h"
+#include "train/run_directory.h"
+#include "train/trainer.h"
+
+namespace grt {
+namespace {
+
+// A shell command that gives this run again, with --resume.
+std::string resume_command(int argc, char** argv) {
+  std::string command;
+  bool resumes = false;
+  for (int i = 0; i < argc; ++i) {
+    std::string word = argv[i];
+    if (word == "--overwrite") continue;
+    resumes |= word == "--resume";
+    if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@") !=
+            word.npos ||
+        word.empty()) {
+      for (std::size_t at = 0; (at = word.find('\'', at)) != word.npos; at += 4) word.replace(at, 1, "'\\''");
+      word = "'" + word + "'";
+    }
+    command += (i ? " " : "") + word;
+  }
+  return resumes ? command : command + " --resume";
+}
+
+struct Run {
+  TrainConfig config;
+  DeviceConfig device;
+  ModelFlags model_flags;
+  fs::path checkpoint;  // to resume from; empty for a new run
+  TrainerState start;
+};
+
+Json run_flags(const Run& run) {
+  Json flags = values_of(run.config, run.device);
+  for (const char* once : {"resume", "overwrite", "config", "print-config"}) flags.erase(once);
+  flags["model-flags"] = run.model_flags.given();
+  return flags;
+}
+
+// --resume: the flags of the run so far stand where none is given now.
+void take_over(Run& run, const Flags& flags) {
+  check(!run.config.out.empty(), "--out: is missing");
+  check(!run.config.overwrite, "--resume and --overwrite exclude each other");
+  run.checkpoint = resolve_checkpoint(run.config.out);
+  run.start = load_trainer_state(run.checkpoint);
+  std::vector<std::string> changes = restore_values(run.config, run.start.flags, flags);
+  for (const std::string& change : restore_values(run.device, run.start.flags, flags)) changes.push_back(change);
+  if (const auto it = run.start.flags.find("model-flags"); it != run.start.flags.end()) run.model_flags.restore(*it);
+  for (const std::string& change : changes) fmt::print("{}\n", change);
+}
+
+// The configuration asked for: a preset or file, or that of a checkpoint, with the model flags applied.
+std::unique_ptr<LanguageModel> declare_model(const Run& run) {
+  Json json;
+  std::string where = "--model " + run.config.model;
+  if (!run.config.model.empty()) {
+    json = find_model(run.config.model);
+  } else {
+    check(!run.config.init_from.empty() || !run.checkpoint.empty(), "--model: is missing");
+    const fs::path from = run.checkpoint.empty() ? resolve_checkpoint(run.config.init_from) : run.checkpoint;
+    where = (from / "config.json").string();
+    json = read_json(where);
+  }
+  run.model_flags.apply(json);
+  return make_model(json, where);
+}
+
+void check_same_model(const Run& run, const LanguageModel& model) {
+  const std::string file = (run.checkpoint / "config.json").string();
+  const Json saved = make_model(read_json(file), file)->config_json(), asked = model.config_json();
+  for (const auto& [key, value] : asked.items())
+    check(saved.contains(key) && saved[key] == value, "--resume: {} is {} in {}, and cannot become {}", key,
+          saved.contains(key) ? saved[key].dump() : "absent", file, value.dump());
+}
+
+MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageModel& model) {
+  std::vector<int> depths = {plan.depth.depth};
+  if (plan.depth.random()) depths = {plan.depth.lowest, (plan.depth.lowest + plan.depth.depth) / 2, plan.depth.depth};
+  depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
+  return {model.config_json(), run.device.type(), run.config.batch_size, depths, run.config.recompute};
+}
+
+void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device) {
+  const std::int64_t context = plan.order.context_length;
+  const Flops flops = model.flops(context, model.depths().full);
+  fmt::print("model: {} {}, {} parameters, {:.3g} MFLOP/token forward at full depth {}\n", model.config().architecture,
+             run.config.model, model.params().count(), (flops.executed_body + flops.executed_head) / 1e6,
+             model.depths().full);
+  fmt::print("device: {}, {}, {} threads\n", device.name(), run.device.dtype, thread_count());
+  fmt::print("steps: {} of {} tokens ({} micro-batches of {} x {}), depth {}\n", plan.steps,
+             run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size,
+             context,
+             plan.depth.random() ? fmt::format("{} in {}..{}", plan.depth.sampler, plan.depth.lowest, plan.depth.depth)
+                                 : std::to_string(plan.depth.depth));
+}
+
+int train(Run& run, const Flags& flags, const std::string& command) {
+  if (run.config.resume) take_over(run, flags);
+  apply_recipe(run.config, flags);
+  const std::unique_ptr<LanguageModel> model = declare_model(run);
+  if (run.config.resume) check_same_model(run, *model);
+  TrainPlan plan = resolve(run.config, *model);
+  plan.order.first_step = run.start.step;
+  plan.order.first_sequence = run.start.sequences;
+  if (run.config.print_config) {
+    fmt::print("{}\n", Json{{"flags", run_flags(run)}, {"model", model->config_json()}}.dump(1));
+    return 0;
+  }
+
+  check(!run.config.out.empty(), "--out: is missing");
+  check(!run.config.data_train.empty(), "--data-train: is missing");
+  TokenData train = TokenData::open(run.config.data_train, model->config().vocab_size);
+  check_trainable(train, plan.order.context_length);
+  std::optional<TokenData> val;
+  if (!run.config.data_val.empty()) val = TokenData::open(run.config.data_val, model->config().vocab_size);
+
+  const std::unique_ptr<Device> device = run.device.open();
+  const MemoryNeeds needs = memory_needs(run, plan, *model);
+  const MemoryPlan memory = plan_memory(needs);
+  print_header(run, plan, *model, *device);
+  fmt::print("{}", describe(memory));
+  check_fits(memory, needs, available_memory());
+
+  model->params().allocate(*device, run.device.type());
+  model->params().allocate_gradients();
+  if (run.config.resume)
+    load_parameters(model->params(), run.checkpoint / "model.safetensors");
+  else if (!run.config.init_from.empty())
+    load_parameters(model->params(), resolve_checkpoint(run.config.init_from) / "model.safetensors");
+  else
+    model->params().initialize(run.config.seed);
+
+  if (!run.config.resume) claim_directory(run.config.out, run.config.overwrite);
+  run.start.flags = run_flags(run);
+  Trainer trainer(plan, *model, std::move(train), std::move(val), run.start, command);
+  if (run.config.resume) {
+    trainer.load_moments(run.checkpoint);
+    fmt::print("resumed after step {} from {}\n", run.start.step, run.checkpoint.string());
+  }
+  std::fflush(stdout);
+  return trainer.run();
+}
+
+}  // namespace
+}  // namespace grt
+
+int main(int argc, char** argv) {
+  return grt::run_main("train", [&] {
+    grt::Flags flags("train", "Trains a language model on token files (see tokenize) and validates it at every depth.");
+    grt::Run run;
+    flags.add(run.config);
+    flags.add(run.device);
+    run.model_flags.declare(flags);
+    if (!flags.parse(argc, argv)) return 0;
+    return grt::train(run, flags, grt::resume_command(argc, argv));
+  });
+}

@@ -1,0 +1,180 @@
+#include "train/checkpoint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/safetensors.h"
+
+namespace grt {
+namespace {
+
+constexpr const char* kHead = "lm_head.weight";
+
+std::vector<NamedTensor> flat_parts(const Params& params, const Tensor& block, const std::string& prefix) {
+  std::vector<NamedTensor> parts;
+  for (const Param& p : params.all()) parts.push_back({prefix + p.name, block.range(p.offset, p.shape)});
+  return parts;
+}
+
+bool is_checkpoint(const fs::path& p) {
+  std::error_code ignored;
+  return fs::is_regular_file(p / "config.json", ignored) && fs::is_regular_file(p / "model.safetensors", ignored);
+}
+
+// The number in "step-00000500", or -1.
+std::int64_t step_of(const std::string& name) {
+  if (!name.starts_with("step-")) return -1;
+  std::int64_t step = -1;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + 5, end, step);
+  return error == std::errc{} && stop == end ? step : -1;
+}
+
+std::string pointer(const fs::path& out, const char* name) {
+  std::error_code ignored;
+  if (!fs::exists(out / name, ignored)) return {};
+  std::string text = read_file(out / name, 4096);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  check(step_of(text) >= 0, "{}: must hold the name of a step directory, not \"{}\"", (out / name).string(), text);
+  return text;
+}
+
+// Some exports store the tied head a second time.
+void check_tied_head(const Safetensors& file, const Param& wte, const fs::path& path) {
+  const Tensor head = Tensor::like(wte.var.value());
+  file.read(kHead, head);
+  visit_real(head.dtype(), [&]<class T>() {
+    check(std::equal(head.data<T>(), head.data<T>() + head.numel(), wte.var.value().data<T>()),
+          "{}: {} differs from wte.weight, but the head is tied", path.string(), kHead);
+  });
+}
+
+void remove_old(const fs::path& out, const std::string& newest, int keep) {
+  const std::string best = pointer(out, "best");
+  std::vector<std::string> steps;
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".step-")) fs::remove_all(entry.path());  // an earlier save that did not finish
+    if (step_of(name) >= 0 && name != newest && name != best) steps.push_back(name);
+  }
+  std::sort(steps.begin(), steps.end());
+  const auto surplus = static_cast<std::int64_t>(steps.size()) - std::max(0, keep - 1);
+  for (std::int64_t i = 0; i < surplus; ++i) {
+    const fs::path doomed = out / ("." + steps[i] + ".removed");  // never half a directory under a checkpoint's name
+    fs::rename(out / steps[i], doomed);
+    fs::remove_all(doomed);
+  }
+}
+
+}  // namespace
+
+std::string step_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
+
+fs::path resolve_checkpoint(const fs::path& where) {
+  std::error_code ignored;
+  check(fs::is_directory(where, ignored),
+        "{}: not a directory; a checkpoint is a directory with config.json and model.safetensors", where.string());
+  if (is_checkpoint(where)) return where;
+  const std::string latest = pointer(where, "latest");
+  check(!latest.empty(),
+        "{}: holds neither config.json and model.safetensors nor a file `latest` that names a checkpoint",
+        where.string());
+  check(is_checkpoint(where / latest), "{}: names {}, which holds no config.json and model.safetensors",
+        (where / "latest").string(), latest);
+  return where / latest;
+}
+
+void load_parameters(Params& params, const fs::path& path) {
+  const Safetensors file(path);
+  for (const Param& p : params.all()) {
+    check(file.contains(p.name), "{}: tensor {} {} is missing", path.string(), p.name, p.shape);
+    file.read(p.name, p.var.value());
+    const std::int64_t columns = p.shape.numel() / p.shape[0], padding = p.shape[0] - p.used_rows;
+    if (padding > 0) {
+      const Tensor rows = p.var.value().range(p.used_rows * columns, {padding, columns});
+      rows.device().zero(rows.raw(), rows.bytes());
+    }
+  }
+  for (const auto& [name, entry] : file.entries()) {
+    if (name == kHead && params.find("wte.weight")) {
+      check_tied_head(file, *params.find("wte.weight"), path);
+      continue;
+    }
+    check(params.find(name) != nullptr, "{}: tensor {} belongs to no part of this model", path.string(), name);
+  }
+}
+
+std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& device, DType dtype) {
+  const fs::path dir = resolve_checkpoint(checkpoint);
+  const std::string config = (dir / "config.json").string();
+  std::unique_ptr<LanguageModel> model = make_model(read_json(config), config);
+  model->params().allocate(device, dtype);
+  load_parameters(model->params(), dir / "model.safetensors");
+  return model;
+}
+
+void save_checkpoint(const fs::path& out, const LanguageModel& model, const Moments& moments, const TrainerState& state,
+                     bool best, int keep) {
+  const std::string name = step_name(state.step);
+  const fs::path temporary = out / fmt::format(".{}.tmp-{}", name, getpid());
+  const Params& params = model.params();
+  try {
+    make_directories(temporary);
+    write_file(temporary / "config.json", model.config_json().dump(1) + "\n");
+    write_safetensors(temporary / "model.safetensors", flat_parts(params, params.values(), ""),
+                      {{"format", "grt"}, {"step", std::to_string(state.step)}});
+    std::vector<NamedTensor> both = flat_parts(params, moments.m, "m.");
+    for (NamedTensor& t : flat_parts(params, moments.v, "v.")) both.push_back(std::move(t));
+    write_safetensors(temporary / "optimizer.safetensors", both);
+    Json trainer{{"step", state.step}, {"tokens", state.tokens}, {"sequences", state.sequences}};
+    trainer["best_val_loss"] = state.best_val_loss ? Json(*state.best_val_loss) : Json(nullptr);
+    trainer["flags"] = state.flags;
+    write_file(temporary / "trainer.json", trainer.dump(1) + "\n");
+    sync_directory(temporary);
+    if (fs::exists(out / name)) fs::rename(out / name, out / ("." + name + ".replaced"));
+    fs::rename(temporary, out / name);
+    sync_directory(out);
+    fs::remove_all(out / ("." + name + ".replaced"));
+    write_file(out / "latest", name + "\n");
+    if (best) write_file(out / "best", name + "\n");
+    remove_old(out, name, keep);
+  } catch (const fs::filesystem_error& e) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    fail("{}: cannot save a checkpoint: {}", (out / name).string(), e.code().message());
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+}
+
+TrainerState load_trainer_state(const fs::path& checkpoint) {
+  const std::string file = (checkpoint / "trainer.json").string();
+  const Json json = read_json(file);
+  TrainerState state;
+  try {
+    state.step = json.at("step").get<std::int64_t>();
+    state.tokens = json.at("tokens").get<std::int64_t>();
+    state.sequences = json.at("sequences").get<std::int64_t>();
+    if (!json.at("best_val_loss").is_null()) state.best_val_loss = json.at("best_val_loss").get<double>();
+    state.flags = json.at("flags");
+  } catch (const Json::exception& e) {
+    fail("{}: {}", file, e.what());
+  }
+  check(state.step >= 0 && state.tokens >= 0 && state.flags.is_object(), "{}: step, tokens or flags make no sense",
+        file);
+  return state;
+}
+
+void load_moments(const Params& params, const Moments& moments, const fs::path& checkpoint) {
+  const Safetensors file(checkpoint / "optimizer.safetensors");
+  for (const char kind : {'m', 'v'})
+    for (const auto& [name, tensor] :
+         flat_parts(params, kind == 'm' ? moments.m : moments.v, std::string(1, kind) + "."))
+      file.read(name, tensor);
+}
+
+}  // namespace grt

@@ -1,0 +1,105 @@
+#include "train/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace grt {
+namespace {
+
+void at_least(const char* flag, std::int64_t value, std::int64_t low) {
+  check(value >= low, "--{}: must be at least {}, not {}", flag, low, value);
+}
+void within(const char* flag, double value, double low, double high) {
+  check(std::isfinite(value) && low <= value && value <= high, "--{}: must be {}..{}, not {}", flag, low, high, value);
+}
+
+std::int64_t tenth(std::int64_t steps) { return std::max<std::int64_t>(1, steps / 10); }
+
+}  // namespace
+
+void apply_recipe(TrainConfig& c, const Flags& flags) {
+  if (c.recipe.empty()) return;
+  check(c.recipe == "paper", "--recipe: the only one is paper, not \"{}\"", c.recipe);
+  const auto set = [&](const char* flag, auto& field, auto value) {
+    if (!flags.given(flag)) field = value;
+  };
+  set("batch-size", c.batch_size, 8);
+  set("grad-accum", c.grad_accum, 60);
+  set("steps", c.steps, 20000);
+  set("warmup-steps", c.warmup_steps, 2000);
+  set("lr", c.lr, 6e-4);
+  set("min-lr", c.min_lr, 6e-5);
+}
+
+TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {
+  check(c.steps.has_value(), "--steps: is missing");
+  TrainPlan plan{};
+  plan.config = c;
+  plan.steps = *c.steps;
+  at_least("steps", plan.steps, 1);
+  at_least("batch-size", c.batch_size, 1);
+  at_least("grad-accum", c.grad_accum, 1);
+  at_least("eval-batches", c.eval_batches, 0);
+  at_least("keep", c.keep, 1);
+  within("weight-decay", c.weight_decay, 0, 1e6);
+  within("beta1", c.beta1, 0, 0.9999999);
+  within("beta2", c.beta2, 0, 0.9999999);
+  within("eps", c.eps, 0, 1);
+  within("grad-clip", c.grad_clip, 0, 1e30);
+  if (c.peak_tflops) check(*c.peak_tflops > 0, "--peak-tflops: must be positive, not {}", *c.peak_tflops);
+
+  plan.eval_every = c.eval_every.value_or(tenth(plan.steps));
+  plan.save_every = c.save_every.value_or(plan.eval_every);
+  at_least("eval-every", plan.eval_every, 1);
+  at_least("save-every", plan.save_every, 1);
+  plan.schedule = {c.lr, c.min_lr.value_or(c.lr / 10), c.warmup_steps.value_or(plan.steps / 10),
+                   c.lr_decay_steps.value_or(plan.steps)};
+  check_schedule(plan.schedule);
+
+  plan.depth = model.default_depth_rule();
+  if (c.depth_sampler) plan.depth.sampler = *c.depth_sampler;
+  if (c.depth) {
+    model.check_depth(*c.depth);
+    plan.depth.depth = *c.depth;
+  }
+  plan.depth.check_valid(model.depths().lowest);
+  check(c.depth_scope == "micro" || c.depth_scope == "step", "--depth-scope: must be micro or step, not \"{}\"",
+        c.depth_scope);
+  plan.depth_per_step = c.depth_scope == "step";
+  plan.order = {.kind = data_order(c.data_order),
+                .seed = c.seed,
+                .context_length = model.config().context_length,
+                .batch_size = c.batch_size,
+                .micro_batches = c.grad_accum};
+  // Validating each exit of a recurrent model is the point of it; a dense model's exits are not trained for.
+  const bool recurrent = model.default_depth_rule().random();
+  plan.eval_depths =
+      parse_depths(c.eval_depths == "all" && !recurrent ? "full" : c.eval_depths, model, "--eval-depths");
+  return plan;
+}
+
+std::vector<int> parse_depths(const std::string& text, const LanguageModel& model, const std::string& flag) {
+  const DepthRange range = model.depths();
+  if (text == "full") return {range.full};
+  std::vector<int> depths;
+  if (text == "all") {
+    for (int d = range.lowest; d <= range.full; ++d) depths.push_back(d);
+    return depths;
+  }
+  for (const char *p = text.data(), *end = p + text.size();;) {
+    int depth = 0;
+    const auto [stop, error] = std::from_chars(p, end, depth);
+    check(error == std::errc{} && (stop == end || (*stop == ',' && stop + 1 != end)),
+          "{}: must be all, full or a list such as 1,2,4, not \"{}\"", flag, text);
+    model.check_depth(depth);
+    depths.push_back(depth);
+    if (stop == end) break;
+    p = stop + 1;
+  }
+  std::sort(depths.begin(), depths.end());
+  depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
+  return depths;
+}
+
+}  // namespace grt

@@ -1,0 +1,123 @@
+// The flags of `train`, and the numbers they amount to once the defaults that depend on each other are filled in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/flags.h"
+#include "models/depth.h"
+#include "models/model.h"
+#include "train/data.h"
+#include "train/schedule.h"
+
+namespace grt {
+
+struct TrainConfig {
+  std::string model, data_train, data_val, out, init_from, recipe, config;
+  std::optional<std::int64_t> steps, warmup_steps, lr_decay_steps, eval_every, save_every;
+  std::int64_t batch_size = 8, grad_accum = 1, eval_batches = 0;
+  double lr = 6e-4;
+  std::optional<double> min_lr, peak_tflops;
+  double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, grad_clip = 1.0;
+  int keep = 2;
+  std::uint64_t seed = 1337;
+  std::optional<std::string> depth_sampler;
+  std::optional<int> depth;
+  std::string depth_scope = "micro", data_order = "random", eval_depths = "all";
+  bool recompute = false, resume = false, overwrite = false, print_config = false;
+
+  template <class V>
+  void fields(V&& v) {
+    v("model", model,
+      "a preset (list: inspect --presets) or a config.json; may be left out with --init-from or --resume");
+    v("data-train", data_train, "token file, directory of shards or glob to train on");
+    v("data-val", data_val, "token file, directory of shards or glob to validate on; none: no validation");
+    v("out", out, "directory of the run: checkpoints and logs");
+    v("steps", steps, "optimizer steps (no default, but for --recipe)");
+    v("batch-size", batch_size, "sequences of a micro-batch");
+    v("grad-accum", grad_accum, "micro-batches of a step");
+    v("lr", lr, "peak learning rate");
+    v("min-lr", min_lr, "learning rate after the decay (default: lr/10)");
+    v("warmup-steps", warmup_steps, "steps of linear warm-up (default: steps/10)");
+    v("lr-decay-steps", lr_decay_steps, "step at which min-lr is reached, by half a cosine (default: steps)");
+    v("weight-decay", weight_decay, "AdamW's, on tensors with two or more dimensions");
+    v("beta1", beta1, "AdamW's decay of the first moment");
+    v("beta2", beta2, "AdamW's decay of the second moment");
+    v("eps", eps, "AdamW's epsilon");
+    v("grad-clip", grad_clip, "largest L2 norm of the whole gradient; 0: off");
+    v("eval-every", eval_every, "steps between validations (default: steps/10)");
+    v("eval-batches", eval_batches, "batches of a validation; 0: the full split");
+    v("eval-depths", eval_depths, "exits to validate: all (of a recurrent model), full, or a list such as 0,1,6");
+    v("save-every", save_every, "steps between checkpoints (default: eval-every)");
+    v("keep", keep, "checkpoints to keep; the best is spared");
+    v("resume", resume, "go on from OUT/latest");
+    v("overwrite", overwrite, "remove an earlier run in OUT");
+    v("init-from", init_from, "checkpoint whose weights to start from; the optimizer starts anew");
+    v("seed", seed, "of initial weights, data order, depths and noise");
+    v("depth-sampler", depth_sampler, "training depth: fixed or uniform in r_min..depth (default: the model's)");
+    v("depth", depth, "largest training depth (default: R)");
+    v("depth-scope", depth_scope, "draw a depth for each micro-batch (micro) or for each step (step)");
+    v("data-order", data_order, "random offsets, or sequential windows");
+    v("recompute", recompute, "keep one state per recurrence and compute the rest again in the backward pass");
+    v("peak-tflops", peak_tflops, "the machine's peak, for mfu in the log (default: mfu is null)");
+    v("recipe", recipe, "paper: batch 8, accumulation 60, 20000 steps, 2000 of warm-up, lr 6e-4 to 6e-5");
+    v("config", config, "JSON file of flags: {\"lr\": 1e-3}; the command line wins");
+    v("print-config", print_config, "print the resolved flags and model as JSON and end");
+  }
+};
+
+// Everything a run needs to know, checked.
+struct TrainPlan {
+  TrainConfig config;
+  std::int64_t steps, eval_every, save_every;
+  Schedule schedule;
+  DepthRule depth;
+  bool depth_per_step;
+  TrainingOrder order;
+  std::vector<int> eval_depths;
+};
+
+// Applies --recipe where a flag was not given.
+void apply_recipe(TrainConfig& config, const Flags& flags);
+
+// Throws Error naming the flag whose value cannot be used.
+TrainPlan resolve(const TrainConfig& config, const LanguageModel& model);
+
+// "all", "full" or a list of depths, ascending and each once. Throws Error naming `flag`.
+std::vector<int> parse_depths(const std::string& text, const LanguageModel& model, const std::string& flag);
+
+namespace detail {
+template <class T>
+void take_value(const Json& from, T& value) {
+  value = from.get<T>();
+}
+template <class T>
+void take_value(const Json& from, std::optional<T>& value) {
+  value = from.is_null() ? std::nullopt : std::optional<T>(from.get<T>());
+}
+}  // namespace detail
+
+// Takes over the values a run was saved with for the flags that are not given now. Returns a line for each flag that is
+// given with another value: "--lr: 0.001 replaces 0.0006".
+template <class Config>
+std::vector<std::string> restore_values(Config& config, const Json& saved, const Flags& flags) {
+  std::vector<std::string> changes;
+  const Json now = values_of(config);
+  config.fields([&](const char* name, auto& value, const char*) {
+    const auto it = saved.find(name);
+    if (it == saved.end()) return;
+    if (!flags.given(name)) {
+      try {
+        detail::take_value(*it, value);
+      } catch (const Json::exception&) {
+        fail("trainer.json: flags.{} has the value {}, which is of another type", name, it->dump());
+      }
+    } else if (now[name] != *it) {
+      changes.push_back(fmt::format("--{}: {} replaces {}", name, now[name].dump(), it->dump()));
+    }
+  });
+  return changes;
+}
+
+}  // namespace grt

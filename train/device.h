@@ -1,0 +1,29 @@
+// The --device, --dtype and --threads flags that every binary has.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/device.h"
+#include "core/dtype.h"
+
+namespace grt {
+
+struct DeviceConfig {
+  std::string device = "auto";
+  std::string dtype = "f32";
+  std::optional<int> threads;
+
+  template <class V>
+  void fields(V&& v) {
+    v("device", device, "auto or cpu");
+    v("dtype", dtype, "f32, or f64 for reference");
+    v("threads", threads, "CPU threads (default: the CPUs this process may use)");
+  }
+
+  std::unique_ptr<Device> open() const;  // also sets the number of threads; throws Error naming the flag
+  DType type() const;
+};
+
+}  // namespace grt

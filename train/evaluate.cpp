@@ -1,0 +1,94 @@
+// Windows in batches, every depth from one forward pass, and sums in the order of the windows: since a kernel gives a
+// row the same bits whatever else is in the batch, results are bit-equal for any batch size.
+#include "train/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "train/host.h"
+
+namespace grt {
+namespace {
+
+// Mean and spread of the losses of one depth.
+class Tally {
+ public:
+  void add(double loss) {
+    ++count_;
+    sum_ += loss;
+    squares_ += loss * loss;
+  }
+  DepthLoss result() const {
+    const double n = static_cast<double>(count_), mean = sum_ / n;
+    const double variance = count_ > 1 ? (squares_ - n * mean * mean) / (n - 1) : 0;
+    return {mean, std::sqrt(variance < 0 ? 0 : variance / n)};  // NaN stays NaN
+  }
+
+ private:
+  std::int64_t count_ = 0;
+  double sum_ = 0, squares_ = 0;
+};
+
+// A window every `stride` ids, up to the first that reaches the end.
+std::vector<Window> overlapping_windows(std::int64_t tokens, std::int64_t context_length, std::int64_t stride) {
+  std::vector<Window> windows;
+  for (std::int64_t begin = 0;; begin += stride) {
+    windows.push_back({begin, std::min(context_length, tokens - 1 - begin)});
+    if (begin + windows.back().targets == tokens - 1) return windows;
+  }
+}
+
+}  // namespace
+
+void check_options(const LanguageModel& model, const EvalOptions& options) {
+  const std::int64_t T = model.config().context_length;
+  check(!options.depths.empty(), "evaluation: no depth is given");
+  check(std::is_sorted(options.depths.begin(), options.depths.end()), "evaluation: the depths must ascend");
+  for (const int depth : options.depths) model.check_depth(depth);
+  check(options.batch_size >= 1, "--batch-size: must be at least 1, not {}", options.batch_size);
+  check(options.stride >= 0 && options.stride <= T, "--stride: must be 1..{}, the model's context length, not {}", T,
+        options.stride);
+  if (!options.forced_gate) return;
+  check(model.config_json().value("use_gate", false), "--forced-gate: this {} model has no gate",
+        model.config().architecture);
+  check(*options.forced_gate >= 0 && *options.forced_gate <= 1, "--forced-gate: must be 0..1, not {}",
+        *options.forced_gate);
+}
+
+EvalResult evaluate(const LanguageModel& model, const TokenData& data, const EvalOptions& options) {
+  check_options(model, options);
+  const std::int64_t T = model.config().context_length;
+  const std::vector<Window> windows =
+      options.stride > 0 ? overlapping_windows(data.size(), T, options.stride) : evaluation_windows(data.size(), T);
+  auto batches = evaluation_batches(windows, options.batch_size);
+  if (options.most_batches > 0 && options.most_batches < static_cast<std::int64_t>(batches.size()))
+    batches.resize(static_cast<std::size_t>(options.most_batches));
+  const std::int64_t all = batches.back().data() + batches.back().size() - windows.data();
+
+  Pass pass;
+  pass.forced_gate = options.forced_gate;
+  std::map<int, Tally> tallies;
+  EvalResult result;
+  std::int64_t scored = 0;  // ids [1, scored] have been targets
+  for (const std::span<const Window> part : batches) {
+    const Batch batch = evaluation_batch(data, part, model.device());
+    model.exits(batch.tokens, options.depths, pass, [&](int depth, const Var& z) {
+      const std::vector<double> losses = host_values(model.losses(z.value(), batch.targets));
+      Tally& tally = tallies[depth];
+      std::int64_t end = scored, first_loss = 0;
+      for (const Window& window : part) {
+        for (std::int64_t t = end - window.begin; t < window.targets; ++t) tally.add(losses[first_loss + t]);
+        end = window.begin + window.targets;
+        first_loss += window.targets;
+      }
+    });
+    scored = part.back().begin + part.back().targets;
+    result.windows += static_cast<std::int64_t>(part.size());
+    if (options.progress && !options.progress(result.windows, all)) break;
+  }
+  for (const auto& [depth, tally] : tallies) result.by_depth[depth] = tally.result();
+  result.tokens = scored;
+  return result;
+}
+
+}  // namespace grt

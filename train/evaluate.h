@@ -1,0 +1,39 @@
+// Deterministic evaluation: the mean loss over a whole split, at any number of depths in one pass over the data.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "models/model.h"
+#include "train/data.h"
+
+namespace grt {
+
+struct EvalOptions {
+  std::vector<int> depths = {};      // ascending
+  std::int64_t batch_size = 8;       // windows at a time; results do not depend on it
+  std::int64_t stride = 0;           // 0: windows do not overlap; else a window every `stride` tokens, each token
+                                     // scored once, in the window that gives it the longest context
+  std::int64_t most_batches = 0;     // stop after so many batches; 0: the whole split
+  std::optional<float> forced_gate = {};  // grt, analysis
+  std::function<bool(std::int64_t done, std::int64_t all)> progress = {};  // windows, after each batch; false stops early
+};
+
+struct DepthLoss {
+  double mean = 0;            // nats per predicted token
+  double standard_error = 0;  // of the mean, over tokens
+};
+
+struct EvalResult {
+  std::map<int, DepthLoss> by_depth;
+  std::int64_t tokens = 0;  // predicted
+  std::int64_t windows = 0;
+};
+
+// Throws Error naming the flag that asks for what the model cannot do. evaluate() calls it first.
+void check_options(const LanguageModel& model, const EvalOptions& options);
+
+EvalResult evaluate(const LanguageModel& model, const TokenData& data, const EvalOptions& options);
+
+}  // namespace grt

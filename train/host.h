@@ -1,0 +1,20 @@
+// A tensor's values where the host can read them.
+#pragma once
+
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace grt {
+
+// The values of an f32 or f64 tensor as doubles; waits for the device.
+inline std::vector<double> host_values(const Tensor& t) {
+  return visit_real(t.dtype(), [&]<class T>() {
+    std::vector<T> values(static_cast<std::size_t>(t.numel()));
+    t.device().copy(values.data(), t.raw(), t.bytes());
+    t.device().sync();
+    return std::vector<double>(values.begin(), values.end());
+  });
+}
+
+}  // namespace grt

@@ -1,0 +1,79 @@
+#include "train/memory_plan.h"
+
+#include <algorithm>
+
+#include "ops/plan.h"
+
+namespace grt {
+
+std::int64_t MemoryPlan::total() const {
+  std::int64_t deepest = 0;
+  for (const auto& [depth, bytes] : activations) deepest = std::max(deepest, bytes);
+  return weights + gradients + moments + deepest;
+}
+
+MemoryPlan plan_memory(const MemoryNeeds& needs) {
+  const std::unique_ptr<Device> device = open_plan();
+  const std::unique_ptr<LanguageModel> model = make_model(needs.model, "memory plan");
+  Params& params = model->params();
+  params.allocate(*device, needs.dtype);
+  const auto weights = static_cast<std::int64_t>(device->in_use());
+  params.allocate_gradients();
+  const auto gradients = static_cast<std::int64_t>(device->in_use()) - weights;
+
+  MemoryPlan plan{weights, gradients, 2 * weights, {}};
+  const std::int64_t time = model->config().context_length;
+  const Tensor tokens = Tensor::empty({needs.batch_size, time}, DType::i32, *device);
+  for (const int depth : needs.depths) {
+    const std::size_t before = device->in_use();
+    device->reset_peak();
+    Tape tape;
+    Var loss;
+    {
+      Record on(&tape);
+      loss = model->loss(tokens, tokens, depth, {.training = true, .recompute = needs.recompute});
+    }
+    tape.backward(loss, Tensor::empty({1}, needs.dtype, *device));
+    loss = {};
+    plan.activations[depth] = static_cast<std::int64_t>(device->peak() - before);
+    params.clear_gradients();
+  }
+  return plan;
+}
+
+std::string describe(const MemoryPlan& plan) {
+  std::string text = fmt::format("memory: weights {}, gradients {}, moments {}, activations at depth",
+                                 human_bytes(plan.weights), human_bytes(plan.gradients), human_bytes(plan.moments));
+  for (const auto& [depth, bytes] : plan.activations) text += fmt::format(" {}: {},", depth, human_bytes(bytes));
+  text.pop_back();
+  return text + fmt::format("; together {}\n", human_bytes(plan.total()));
+}
+
+void check_fits(const MemoryPlan& plan, const MemoryNeeds& needs, std::int64_t available) {
+  if (plan.total() <= available) return;
+  MemoryNeeds smaller = needs;
+  std::int64_t fits = 0;
+  for (std::int64_t low = 1, high = needs.batch_size - 1; low <= high;) {
+    smaller.batch_size = (low + high) / 2;
+    if (plan_memory(smaller).total() <= available) {
+      fits = smaller.batch_size;
+      low = smaller.batch_size + 1;
+    } else {
+      high = smaller.batch_size - 1;
+    }
+  }
+  fail("--batch-size {}: the run needs {} and {} are available; {}", needs.batch_size, human_bytes(plan.total()),
+       human_bytes(available),
+       fits > 0 ? fmt::format("--batch-size {} fits (raise --grad-accum to make up for it{})", fits,
+                              needs.recompute ? "" : ", or try --recompute")
+                : "not even a batch of 1 fits: try --recompute or a smaller model");
+}
+
+std::string human_bytes(double bytes) {
+  const char* units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  int unit = 0;
+  while (bytes >= 1000 && unit < 5) bytes /= 1000, ++unit;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, units[unit]);
+}
+
+}  // namespace grt

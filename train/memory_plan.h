@@ -1,0 +1,34 @@
+// What a run will take in memory, found by rehearsing it on a device that allocates nothing (ops/plan.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "models/model.h"
+
+namespace grt {
+
+struct MemoryPlan {
+  std::int64_t weights, gradients, moments;  // bytes
+  std::map<int, std::int64_t> activations;   // by depth: the peak of a forward and backward pass, beyond the above
+  std::int64_t total() const;                // with the deepest pass
+};
+
+struct MemoryNeeds {
+  Json model;
+  DType dtype;
+  std::int64_t batch_size;
+  std::vector<int> depths;
+  bool recompute;
+};
+
+MemoryPlan plan_memory(const MemoryNeeds& needs);
+std::string describe(const MemoryPlan& plan);  // a small table, several lines
+
+// Throws Error with needed and available bytes and the largest batch size that fits, unless the plan fits.
+void check_fits(const MemoryPlan& plan, const MemoryNeeds& needs, std::int64_t available);
+
+std::string human_bytes(double bytes);  // "1.23 GB"
+
+}  // namespace grt

@@ -1,0 +1,25 @@
+#include "train/model_tokenizer.h"
+
+#include "core/files.h"
+
+namespace grt {
+
+std::unique_ptr<Tokenizer> model_tokenizer(const BackboneConfig& config, const std::string& cure) {
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(config.tokenizer);
+  check(tokenizer->vocab_size() == config.vocab_size,
+        "the tokenizer {} of config.json has {} ids, but the model's vocab_size is {}: {}", tokenizer->name(),
+        tokenizer->vocab_size(), config.vocab_size, cure);
+  return tokenizer;
+}
+
+std::vector<std::uint16_t> encode_file(const Tokenizer& tokenizer, const std::string& file) {
+  const MappedFile text(file);
+  std::vector<std::uint16_t> ids;
+  Encoder encoder(tokenizer, SpecialText::ordinary,
+                  [&](std::span<const int> part) { ids.insert(ids.end(), part.begin(), part.end()); });
+  encoder.feed({reinterpret_cast<const char*>(text.bytes().data()), text.bytes().size()});
+  encoder.finish();
+  return ids;
+}
+
+}  // namespace grt

@@ -1,0 +1,17 @@
+// SIGINT and SIGTERM as a question instead of an end: while a SignalGuard lives, the first one is only remembered; the
+// second ends the process at once.
+#pragma once
+
+namespace grt {
+
+class SignalGuard {
+ public:
+  SignalGuard();
+  ~SignalGuard();
+  SignalGuard(const SignalGuard&) = delete;
+  SignalGuard& operator=(const SignalGuard&) = delete;
+
+  int received() const;  // the signal's number, or 0
+};
+
+}  // namespace grt

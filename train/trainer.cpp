@@ -1,0 +1,204 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "train/evaluate.h"
+
+namespace grt {
+namespace {
+
+constexpr std::uint32_t kDepthSite = 0x64657074;  // "dept"
+constexpr std::uint32_t kNoiseSite = 0x6e6f6973;  // "nois"
+
+double host_value(const Tensor& scalar) {
+  return visit_real(scalar.dtype(), [&]<class T>() -> double {
+    T value;
+    scalar.device().copy(&value, scalar.raw(), sizeof value);
+    scalar.device().sync();
+    return value;
+  });
+}
+
+Tensor scalar(double value, const Tensor& like) {
+  return visit_real(like.dtype(), [&]<class T>() {
+    const T converted = static_cast<T>(value);
+    return Tensor::from<T>({1}, std::span(&converted, 1), like.device());
+  });
+}
+
+// The noise of each micro-batch has a seed of its own, so a model is free to use all sites and elements.
+NoiseKey noise_key(std::uint64_t seed, std::int64_t step, std::int64_t index) {
+  const NoiseKey run{seed, static_cast<std::uint32_t>(step), kNoiseSite};
+  return {random_u64(run, static_cast<std::uint64_t>(index)), 0, 0};
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
+                 TrainerState start, std::string resume_command)
+    : plan_(plan),
+      model_(model),
+      train_(std::move(train)),
+      val_(std::move(val)),
+      state_(std::move(start)),
+      resume_command_(std::move(resume_command)),
+      optimizer_(model.params(), {plan.config.beta1, plan.config.beta2, plan.config.eps, plan.config.weight_decay,
+                                  plan.config.grad_clip}),
+      log_(plan.config.out, state_.step),
+      first_step_(state_.step) {}
+
+void Trainer::load_moments(const fs::path& checkpoint) {
+  grt::load_moments(model_.params(), optimizer_.moments(), checkpoint);
+}
+
+int Trainer::run() {
+  while (state_.step < plan_.steps) {
+    const auto begin = std::chrono::steady_clock::now();
+    StepStats stats{};
+    if (!step(state_.step, stats)) return interrupted();
+    log_step(stats, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+
+    const bool last = state_.step == plan_.steps;
+    const std::optional<double> best_before = state_.best_val_loss;
+    if (val_ && (last || state_.step % plan_.eval_every == 0) && !validate()) return interrupted();
+    const bool best = state_.best_val_loss != best_before;
+    if (best || last || state_.step % plan_.save_every == 0) save(best);
+    if (signals_.received() != 0 && !last) return interrupted();
+  }
+  return 0;
+}
+
+bool Trainer::step(std::int64_t step, StepStats& stats) {
+  const std::int64_t n = plan_.config.grad_accum;
+  model_.params().clear_gradients();
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (signals_.received() != 0) return false;
+    const int depth = draw_depth(step, i);
+    stats.loss += micro_batch(step, i, depth) / static_cast<double>(n);
+    stats.depth += depth / static_cast<double>(n);
+  }
+  model_.params().complete_gradients();
+  stats.grad_norm = optimizer_.gradient_norm();
+  check(std::isfinite(stats.grad_norm), "step {}: stopped before the update: {}; the last checkpoint is intact",
+        step + 1, first_bad_gradient(model_.params()));
+  stats.lr = learning_rate(plan_.schedule, step);
+  optimizer_.update(step, stats.lr, stats.grad_norm);
+
+  state_.step = step + 1;
+  state_.sequences += plan_.config.batch_size * n;
+  state_.tokens += plan_.config.batch_size * n * plan_.order.context_length;
+  return true;
+}
+
+// Adds this micro-batch's share to the gradients and returns its loss.
+double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
+  const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
+  const Pass pass{
+      .training = true, .key = noise_key(plan_.config.seed, step, index), .recompute = plan_.config.recompute};
+  Tape tape;
+  Var loss;
+  {
+    Record on(&tape);
+    loss = model_.loss(batch.tokens, batch.targets, depth, pass);
+  }
+  const double value = host_value(loss.value());
+  if (!std::isfinite(value)) stop_on_bad_loss(step, index, depth, value);
+  tape.backward(loss, scalar(1.0 / static_cast<double>(plan_.config.grad_accum), loss.value()));
+  return value;
+}
+
+int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
+  const std::uint64_t draw = plan_.depth_per_step ? 0 : static_cast<std::uint64_t>(index);
+  const NoiseKey run{plan_.config.seed, static_cast<std::uint32_t>(step), kDepthSite};
+  return plan_.depth.draw({random_u64(run, draw), 0, kDepthSite});
+}
+
+void Trainer::log_step(const StepStats& stats, double seconds) {
+  const double tokens =
+      static_cast<double>(plan_.config.batch_size * plan_.config.grad_accum * plan_.order.context_length);
+  const Flops flops = model_.flops(plan_.order.context_length, static_cast<int>(std::lround(stats.depth)));
+  Json record{{"step", state_.step},
+              {"loss", stats.loss},
+              {"lr", stats.lr},
+              {"grad_norm", stats.grad_norm},
+              {"depth", stats.depth},
+              {"tokens", state_.tokens},
+              {"tokens_per_second", tokens / seconds}};
+  // Forward plus backward executes three times the forward's operations.
+  record["mfu"] = plan_.config.peak_tflops ? Json(3 * (flops.executed_body + flops.executed_head) * tokens / seconds /
+                                                  (*plan_.config.peak_tflops * 1e12))
+                                           : Json(nullptr);
+  log_.write(record);
+  progress_.live(
+      fmt::format("step {}/{} | loss {:.4f}{} | lr {:.2e} | norm {:.2f} | depth {:.1f} | {:.0f} tokens/s", state_.step,
+                  plan_.steps, stats.loss, last_val_, stats.lr, stats.grad_norm, stats.depth, tokens / seconds),
+      state_.step, plan_.steps, first_step_);
+}
+
+bool Trainer::validate() {
+  EvalOptions options{
+      .depths = plan_.eval_depths, .batch_size = plan_.config.batch_size, .most_batches = plan_.config.eval_batches};
+  options.progress = [&](std::int64_t done, std::int64_t all) {
+    progress_.live(fmt::format("step {}/{} | validation {}/{}", state_.step, plan_.steps, done, all), state_.step,
+                   plan_.steps, first_step_);
+    return signals_.received() == 0;
+  };
+  const EvalResult result = evaluate(model_, *val_, options);
+  if (signals_.received() != 0) return false;
+
+  Json by_depth = Json::object();
+  std::string listed;
+  for (const auto& [depth, loss] : result.by_depth) {
+    by_depth[std::to_string(depth)] = loss.mean;
+    listed += fmt::format(" {}: {:.4f}", depth, loss.mean);
+  }
+  const int full = model_.depths().full;
+  const auto it = result.by_depth.find(full);
+  const double loss = it != result.by_depth.end() ? it->second.mean : result.by_depth.rbegin()->second.mean;
+  check(std::isfinite(loss), "step {}: the validation loss is {}; {}", state_.step, loss,
+        first_bad_weight(model_.params()));
+  log_.write({{"step", state_.step}, {"val_loss", loss}, {"val_loss_by_depth", by_depth}});
+  last_val_ = fmt::format(" | val {:.4f}", loss);
+  progress_.line(fmt::format("step {:>6}  validation loss {:.4f}{}", state_.step, loss,
+                             result.by_depth.size() > 1 ? "  by depth" + listed : ""));
+  if (!state_.best_val_loss || loss < *state_.best_val_loss) state_.best_val_loss = loss;
+  return true;
+}
+
+void Trainer::save(bool best) {
+  if (saved_step_ == state_.step) return;
+  save_checkpoint(plan_.config.out, model_, optimizer_.moments(), state_, best, plan_.config.keep);
+  saved_step_ = state_.step;
+}
+
+int Trainer::interrupted() {
+  const int signal = signals_.received();
+  if (state_.step > first_step_) save(false);
+  const std::string next = state_.step == 0 ? "nothing to go on from" : fmt::format("to go on:\n  {}", resume_command_);
+  progress_.line(fmt::format("interrupted by {} after step {}; {}", strsignal(signal), state_.step, next));
+  return 128 + signal;
+}
+
+// The pass is a pure function of its key, so it can be run again with someone watching.
+void Trainer::stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth, double loss) {
+  std::string first = first_bad_weight(model_.params());
+  if (first.empty()) {
+    const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
+    int count = 0;
+    const Observe watch([&](std::string_view op, const Tensor& out) {
+      ++count;
+      if (first.empty() && out.device().kernels().count_not_finite(out) > 0)
+        first = fmt::format("the output {} of {}, operation {} of the forward pass", out.shape(), op, count);
+    });
+    model_.loss(batch.tokens, batch.targets, depth,
+                {.training = true, .key = noise_key(plan_.config.seed, step, index)});
+  }
+  fail(
+      "step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; the last "
+      "checkpoint is intact",
+      step + 1, loss, first);
+}
+
+}  // namespace grt

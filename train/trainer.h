@@ -1,0 +1,58 @@
+// The training loop: batches in, checkpoints and a log out.
+//
+// A step is `grad_accum` micro-batches. Data, depth and noise of a micro-batch are pure functions of (seed, step, index
+// of the micro-batch), so a resumed run repeats an uninterrupted one bit for bit, and nothing depends on who computes
+// it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "train/config.h"
+#include "train/log.h"
+#include "train/optimizer.h"
+#include "train/progress.h"
+#include "train/signals.h"
+
+namespace grt {
+
+class Trainer {
+ public:
+  // `start`: where to go on from (step 0: a fresh run); its flags are stored in each checkpoint. `resume_command` is
+  // printed after an interruption.
+  Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
+          TrainerState start, std::string resume_command);
+
+  void load_moments(const fs::path& checkpoint);
+  int run();  // the exit code: 0, or 128 + the signal that interrupted
+
+ private:
+  struct StepStats {
+    double loss, grad_norm, depth, lr;
+  };
+
+  bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed
+  double micro_batch(std::int64_t step, std::int64_t index, int depth);
+  int draw_depth(std::int64_t step, std::int64_t index) const;
+  void log_step(const StepStats& stats, double seconds);
+  bool validate();  // false: interrupted
+  void save(bool best);
+  int interrupted();
+  [[noreturn]] void stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth, double loss);
+
+  TrainPlan plan_;
+  LanguageModel& model_;
+  TokenData train_;
+  std::optional<TokenData> val_;
+  TrainerState state_;
+  std::string resume_command_;
+  Optimizer optimizer_;
+  RunLog log_;
+  Progress progress_;
+  SignalGuard signals_;
+  std::int64_t first_step_, saved_step_ = -1;
+  std::string last_val_;
+};
+
+}  // namespace grt
