@@ -28,9 +28,9 @@ class Device {
   void* take(std::size_t bytes);
   void give_back(void* p, std::size_t bytes) noexcept;
 
-  std::size_t in_use() const { return in_use_; }            // bytes in living tensors
-  std::size_t peak() const { return peak_; }                // the largest in_use() since reset_peak()
-  std::size_t reserved() const { return reserved_; }        // bytes obtained from the system and not returned
+  std::size_t in_use() const { return in_use_; }             // bytes in living tensors
+  std::size_t peak() const { return peak_; }                 // the largest in_use() since reset_peak()
+  std::size_t reserved() const { return reserved_; }         // bytes obtained from the system and not returned
   std::size_t system_calls() const { return allocations_; }  // how often the system was asked for memory
   void reset_peak() { peak_ = in_use_; }
   void release_idle() noexcept;  // returns the cached blocks to the system

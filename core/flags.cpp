@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -161,12 +162,14 @@ Words Flags::State::mark(const Words& words) {
   bool only_values = false;  // behind "--"
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
-    const bool looks_like_flag = word.size() > 1 && word[0] == '-' && (word[1] == '-' || std::isalpha(word[1]));
+    const bool looks_like_flag =
+        word.size() > 1 && word[0] == '-' && (word[1] == '-' || std::isalpha(static_cast<unsigned char>(word[1])));
     if (only_values || !looks_like_flag) {
       out.push_back(kMark + word);
-    } else if (word == "--" || word == "-h" || word == "--help") {
+    } else if (word == "--") {
+      only_values = true;
+    } else if (word == "-h" || word == "--help") {
       out.push_back(word);
-      only_values = word == "--";
     } else {
       const std::size_t equals = word.find('=');
       const std::string typed = word.substr(0, equals), name = typed.substr(word[1] == '-' ? 2 : 1);

@@ -26,10 +26,10 @@ void occupy_standard_streams() {
 }
 
 void flush_stdout() {
-  std::cout.flush();
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
   const std::string reason = errno ? std::generic_category().message(errno) : "an earlier write failed";
+  std::cout.flush();
   check(flushed && !std::ferror(stdout) && std::cout.good(), "stdout: cannot write: {}", reason);
 }
 

@@ -26,8 +26,8 @@ Tensor Tensor::view(Shape shape) const {
 }
 
 Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const {
-  check(begin >= 0 && count >= 0 && begin + count <= shape_.rows(), "rows: {}..{} lie outside {}", begin,
-        begin + count, shape_);
+  check(begin >= 0 && count >= 0 && begin + count <= shape_.rows(), "rows: {}..{} lie outside {}", begin, begin + count,
+        shape_);
   return range(begin * shape_.last(), {count, shape_.last()});
 }
 

@@ -28,8 +28,8 @@ struct OpCase {
   std::string op;       // its name in ops/ops.h
   std::string variant;  // what is special about this case, or its size
   std::vector<CaseInput> inputs;
-  std::function<Var(std::span<const Var>)> run;
-  std::function<std::vector<double>(std::span<const Tensor>)> reference;  // of f64 inputs (ops/reference.h)
+  std::function<Var(std::span<const Var>)> run = {};
+  std::function<std::vector<double>(std::span<const Tensor>)> reference = {};  // of f64 inputs (ops/reference.h)
   Work forward = {}, backward = {};
   double tolerance = 1e-11;  // of the f64 values, relative to the largest of them
   bool differentiable = true;

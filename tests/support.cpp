@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -120,7 +121,7 @@ TempDir::~TempDir() {
   std::filesystem::remove_all(path, ignored);
 }
 
-Outcome run_tool(const std::string& tool, const std::vector<std::string>& arguments,
+Running::Running(const std::string& tool, const std::vector<std::string>& arguments,
                  const std::vector<std::string>& env, const std::string& directory) {
   std::vector<std::string> words = {std::string(GRT_BIN_DIR) + "/" + tool};
   check(access(words[0].c_str(), X_OK) == 0, "{}: is not there, or cannot be run", words[0]);
@@ -133,16 +134,30 @@ Outcome run_tool(const std::string& tool, const std::vector<std::string>& argume
   environment.push_back(nullptr);
 
   const Pipe out = open_pipe(), err = open_pipe();
-  const pid_t child = fork();
-  check(child >= 0, "run_tool: cannot fork");
-  if (child == 0) become(argv.data(), environment.data(), directory.c_str(), out.write_end, err.write_end);
+  pid_ = fork();
+  check(pid_ >= 0, "{}: cannot fork", tool);
+  if (pid_ == 0) become(argv.data(), environment.data(), directory.c_str(), out.write_end, err.write_end);
   close(out.write_end);
   close(err.write_end);
+  out_ = out.read_end;
+  err_ = err.read_end;
+}
+
+Running::~Running() {
+  if (pid_ < 0) return;
+  kill(pid_, SIGKILL);
+  wait();
+}
+
+void Running::signal(int number) const { kill(pid_, number); }
+
+Outcome Running::wait() {
   Outcome outcome{};
-  drain(out.read_end, err.read_end, outcome);
+  drain(out_, err_, outcome);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
+  pid_ = -1;
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
 }

@@ -16,7 +16,7 @@ Device& cpu();  // one device for the whole test program
 
 // Standard normal values that depend on (site, index) only.
 Tensor randn(Shape shape, std::uint32_t site, DType dtype = DType::f64);
-std::vector<double> values(const Tensor& t);  // as doubles, from f32, f64 or i32
+std::vector<double> values(const Tensor& t);                  // as doubles, from f32, f64 or i32
 double largest_difference(const Tensor& a, const Tensor& b);  // max |a - b|
 bool same_bits(const Tensor& a, const Tensor& b);
 
@@ -46,9 +46,28 @@ struct Outcome {
   int code;  // exit code, or 128 + signal
   std::string out, err;
 };
-// Runs GRT_BIN_DIR/tool with the arguments (no shell), stdin from /dev/null. `env` holds NAME=VALUE entries to add.
-Outcome run_tool(const std::string& tool, const std::vector<std::string>& arguments,
-                 const std::vector<std::string>& env = {}, const std::string& directory = "");
+
+// A built binary at work.
+class Running {
+ public:
+  // Starts GRT_BIN_DIR/tool with the arguments (no shell), stdin from /dev/null. `env` holds NAME=VALUE entries to add.
+  Running(const std::string& tool, const std::vector<std::string>& arguments, const std::vector<std::string>& env = {},
+          const std::string& directory = "");
+  ~Running();  // kills it if it still runs
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  void signal(int number) const;
+  Outcome wait();  // to its end
+
+ private:
+  int pid_ = -1, out_ = -1, err_ = -1;
+};
+
+inline Outcome run_tool(const std::string& tool, const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& env = {}, const std::string& directory = "") {
+  return Running(tool, arguments, env, directory).wait();
+}
 
 std::filesystem::path fixture(const std::string& name);  // a file or directory under tests/fixtures
 

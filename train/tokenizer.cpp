@@ -16,8 +16,6 @@ namespace {
 
 constexpr std::size_t kPart = std::size_t{1} << 16;  // bytes encoded at a time, which bounds all buffers
 
-// ---- bytes
-
 constexpr std::array<char, 256> kBytes = [] {
   std::array<char, 256> bytes{};
   for (int i = 0; i < 256; ++i) bytes[i] = static_cast<char>(i);
@@ -50,8 +48,6 @@ class ByteTokenizer : public Tokenizer {
     return id < 256 ? std::string_view(&kBytes[id], 1) : std::string_view();
   }
 };
-
-// ---- gpt2
 
 class Gpt2PartEncoder : public PartEncoder {
  public:

@@ -58,7 +58,7 @@ enum class SpecialText {
 // Encodes documents that arrive in parts and hands the ids on as they become certain. What the sink gets in all does
 // not depend on how a document is cut, and equals encode() of the whole. Memory is bounded whatever the length of the
 // document, but for one thing: a run of characters of one class (letters, digits, white space, others) is encoded as
-// one, so such a run is held whole, at about 24 bytes for each of its own.
+// one, so such a run is held whole, at about 20 bytes for each of its own.
 class Encoder {
  public:
   using Sink = std::function<void(std::span<const int>)>;

@@ -5,21 +5,13 @@
 #include <cstring>
 
 #include "train/evaluate.h"
+#include "train/host.h"
 
 namespace grt {
 namespace {
 
 constexpr std::uint32_t kDepthSite = 0x64657074;  // "dept"
 constexpr std::uint32_t kNoiseSite = 0x6e6f6973;  // "nois"
-
-double host_value(const Tensor& scalar) {
-  return visit_real(scalar.dtype(), [&]<class T>() -> double {
-    T value;
-    scalar.device().copy(&value, scalar.raw(), sizeof value);
-    scalar.device().sync();
-    return value;
-  });
-}
 
 Tensor scalar(double value, const Tensor& like) {
   return visit_real(like.dtype(), [&]<class T>() {
@@ -103,7 +95,7 @@ double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
     Record on(&tape);
     loss = model_.loss(batch.tokens, batch.targets, depth, pass);
   }
-  const double value = host_value(loss.value());
+  const double value = host_values(loss.value())[0];
   if (!std::isfinite(value)) stop_on_bad_loss(step, index, depth, value);
   tape.backward(loss, scalar(1.0 / static_cast<double>(plan_.config.grad_accum), loss.value()));
   return value;

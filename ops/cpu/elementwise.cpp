@@ -1,5 +1,6 @@
 // Elementwise kernels: one pass over memory, cut into chunks of fixed size.
 #include <algorithm>
+#include <utility>
 
 #include "core/threads.h"
 #include "ops/cpu/cpu.h"
@@ -11,14 +12,16 @@ namespace {
 constexpr std::int64_t kChunk = 16384;  // elements
 static_assert(kChunk % kNormals == 0);
 
-// y[i] = f(x[i]...), or += it. y may be one of the x.
-template <class T, class F, class... Xs>
-void map(const Into& y, F f, const Xs*... x) {
-  T* const out = y.to.data<T>();
+// y[i] = f(x[0][i], x[1][i], ...), or += it. y may be one of the x.
+template <class T, std::size_t n, class F>
+void map(const Into& y, const Tensor* const (&x)[n], F f) {
+  const auto value = [&]<std::size_t... k>(std::index_sequence<k...>, std::int64_t i, int count) {
+    return f(load_part(x[k]->template data<T>() + i, count)...);
+  };
   const auto pass = [&](auto put) {
     parallel_for(y.to.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
       for_vectors<T>(end - begin, [&](std::int64_t i, int count) {
-        put(out + begin + i, f(load_part(x + begin + i, count)...), count);
+        put(y.to.data<T>() + begin + i, value(std::make_index_sequence<n>(), begin + i, count), count);
       });
     });
   };
@@ -42,42 +45,29 @@ Vec<T> twice_u_slope(Vec<T> x) {
 
 void CpuKernels::add(const Into& y, const Tensor& a, const Tensor& b) {
   if (!y) return;
-  visit_real(a.dtype(), [&]<class T>() {
-    map<T>(
-        y, [](Vec<T> u, Vec<T> v) { return u + v; }, a.data<T>(), b.data<T>());
-  });
+  visit_real(a.dtype(), [&]<class T>() { map<T>(y, {&a, &b}, [](Vec<T> u, Vec<T> v) { return u + v; }); });
 }
 
 void CpuKernels::copy(const Into& y, const Tensor& x) {
   if (!y) return;
-  visit_real(x.dtype(), [&]<class T>() {
-    map<T>(
-        y, [](Vec<T> v) { return v; }, x.data<T>());
-  });
+  visit_real(x.dtype(), [&]<class T>() { map<T>(y, {&x}, [](Vec<T> v) { return v; }); });
 }
 
 void CpuKernels::scale(const Into& y, const Tensor& x, const Tensor& s) {
   if (!y) return;
-  visit_real(x.dtype(), [&]<class T>() {
-    map<T>(
-        y, [f = s.data<T>()[0]](Vec<T> v) { return f * v; }, x.data<T>());
-  });
+  visit_real(x.dtype(), [&]<class T>() { map<T>(y, {&x}, [f = s.data<T>()[0]](Vec<T> v) { return f * v; }); });
 }
 
 void CpuKernels::lerp(const Into& y, const Tensor& a, const Tensor& b, float t) {
   if (!y) return;
   visit_real(a.dtype(), [&]<class T>() {
-    map<T>(
-        y, [p = T(t), q = 1 - T(t)](Vec<T> u, Vec<T> v) { return p * u + q * v; }, a.data<T>(), b.data<T>());
+    map<T>(y, {&a, &b}, [p = T(t), q = 1 - T(t)](Vec<T> u, Vec<T> v) { return p * u + q * v; });
   });
 }
 
 void CpuKernels::multiply(const Into& y, const Tensor& x, float s) {
   if (!y) return;
-  visit_real(x.dtype(), [&]<class T>() {
-    map<T>(
-        y, [f = T(s)](Vec<T> v) { return f * v; }, x.data<T>());
-  });
+  visit_real(x.dtype(), [&]<class T>() { map<T>(y, {&x}, [f = T(s)](Vec<T> v) { return f * v; }); });
 }
 
 void CpuKernels::add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) {
@@ -94,10 +84,7 @@ void CpuKernels::add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseK
 }
 
 void CpuKernels::silu(const Tensor& y, const Tensor& x) {
-  visit_real(x.dtype(), [&]<class T>() {
-    map<T>(
-        Into{y}, [](Vec<T> v) { return v * sigmoid<T>(v).value; }, x.data<T>());
-  });
+  visit_real(x.dtype(), [&]<class T>() { map<T>(Into{y}, {&x}, [](Vec<T> v) { return v * sigmoid<T>(v).value; }); });
 }
 
 // d/dx x s(x) = s + x s (1 - s)
@@ -108,18 +95,16 @@ void CpuKernels::silu_backward(const Into& dx, const Tensor& dy, const Tensor& x
       const auto s = sigmoid<T>(v);
       return d * s.value * (T(1) + v * s.rest);
     };
-    map<T>(dx, slope, dy.data<T>(), x.data<T>());
+    map<T>(dx, {&dy, &x}, slope);
   });
 }
 
 void CpuKernels::gelu(const Tensor& y, const Tensor& x, Gelu kind) {
   visit_real(x.dtype(), [&]<class T>() {
     if (kind == Gelu::erf)
-      map<T>(
-          Into{y}, [](Vec<T> v) { return v * normal(v).integral; }, x.data<T>());
+      map<T>(Into{y}, {&x}, [](Vec<T> v) { return v * normal(v).integral; });
     else
-      map<T>(
-          Into{y}, [](Vec<T> v) { return v * sigmoid<T>(twice_u<T>(v)).value; }, x.data<T>());
+      map<T>(Into{y}, {&x}, [](Vec<T> v) { return v * sigmoid<T>(twice_u<T>(v)).value; });
   });
 }
 
@@ -136,9 +121,9 @@ void CpuKernels::gelu_backward(const Into& dx, const Tensor& dy, const Tensor& x
       return d * s.value * (T(1) + v * s.rest * twice_u_slope<T>(v));
     };
     if (kind == Gelu::erf)
-      map<T>(dx, erf_slope, dy.data<T>(), x.data<T>());
+      map<T>(dx, {&dy, &x}, erf_slope);
     else
-      map<T>(dx, tanh_slope, dy.data<T>(), x.data<T>());
+      map<T>(dx, {&dy, &x}, tanh_slope);
   });
 }
 

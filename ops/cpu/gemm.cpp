@@ -4,6 +4,7 @@
 #include "ops/cpu/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/threads.h"
 #include "ops/cpu/pack.h"
@@ -14,12 +15,12 @@ namespace {
 
 using std::int64_t;
 
-constexpr int64_t kDepth = 768;                     // of a pass: a panel of B stays in L2, one of A in L1
-constexpr int64_t kBlockBytes = int64_t{12} << 20;  // packed columns of B at a time, shared by the threads in L3
-constexpr int64_t kTaskRows = 64;                   // rows of A packed by a task: they stay in L2
-constexpr int64_t kTasks = 16;                      // enough to keep a few threads evenly busy
-constexpr int64_t kStreamBytes = 128 << 10;         // of B read by a task when there are few rows
-constexpr int64_t kSerialWork = 1 << 15;            // multiply-adds not worth a second thread
+constexpr int64_t kDepth = 768;                    // of a pass: a panel of B stays in L2, one of A in L1
+constexpr int64_t kBlockBytes = int64_t{6} << 20;  // packed columns of B at a time, shared by the threads in L3
+constexpr int64_t kTaskRows = 64;                  // rows of A packed by a task: they stay in L2
+constexpr int64_t kTasks = 16;                     // enough to keep a few threads evenly busy
+constexpr int64_t kStreamBytes = 128 << 10;        // of B read by a task when there are few rows
+constexpr int64_t kSerialWork = 1 << 15;           // multiply-adds not worth a second thread
 
 thread_local Scratch packed_a, packed_b;
 

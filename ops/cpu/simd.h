@@ -1,5 +1,7 @@
 // Portable vectors: GCC's vector extension at the width this file is compiled for (64 bytes with AVX-512, 32 with AVX,
 // 16 otherwise). Arithmetic is written with + - * / and comparisons on Vec<T>; a multiply-add is fused by the compiler.
+// For ops/cpu/ alone: the names of these functions do not tell the width, so whatever includes this must be compiled
+// for the same instruction set.
 #pragma once
 
 #include <cstdint>

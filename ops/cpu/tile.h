@@ -94,9 +94,8 @@ struct Panels {
 
   explicit Panels(std::int64_t n) : columns(n), vectors(ceil_div(n, kLanes<T>)), count(ceil_div(vectors, kVectors)) {}
   std::int64_t begin(std::int64_t panel) const { return panel * vectors / count * kLanes<T>; }
-  int width(std::int64_t panel) const {
-    return static_cast<int>(begin(panel + 1) - begin(panel));
-  }  // in columns, padded
+  // In columns: padded to whole vectors, and those that exist.
+  int width(std::int64_t panel) const { return static_cast<int>(begin(panel + 1) - begin(panel)); }
   int used(std::int64_t panel) const { return static_cast<int>(std::min(begin(panel + 1), columns) - begin(panel)); }
 };
 

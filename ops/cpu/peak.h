@@ -1,0 +1,15 @@
+// What this machine can do at best: the rates that a benchmark's shares of the peak refer to. Measured on the thread
+// pool, at the vector width that the kernels are compiled for.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace grt::cpu {
+
+// Multiply-adds on registers alone: floating-point operations done (two for each multiply-add).
+double run_multiply_adds();
+
+// Reads all of x (f32): bytes read.
+double run_reads(const Tensor& x);
+
+}  // namespace grt::cpu

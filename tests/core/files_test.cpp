@@ -1,0 +1,181 @@
+// Files are written whole or not at all, and every failure names the file and the reason.
+#include "core/files.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "tests/support.h"
+
+namespace grt::test {
+namespace {
+
+// Lets no file grow beyond `bytes`: a full disk for one test.
+struct SmallDisk {
+  rlimit before{};
+  explicit SmallDisk(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{bytes, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallDisk() {
+    setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, SIG_DFL);
+  }
+};
+
+std::size_t entries_in(const fs::path& directory) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(directory), fs::directory_iterator()));
+}
+
+TEST_SUITE("core") {
+  TEST_CASE("a written file holds what was written, in pieces of any size") {
+    const TempDir dir;
+    std::string expected;
+    FileWriter file(dir / "f");
+    for (const std::size_t size : {0, 1, 1000, 3'000'000, 5, 1 << 20, 1'048'570, 20}) {
+      const std::string piece(size, static_cast<char>('a' + expected.size() % 26));
+      file.write(piece);
+      expected += piece;
+    }
+    CHECK(file.written() == expected.size());
+    CHECK(!fs::exists(dir / "f"));
+    file.commit();
+    CHECK(read_file(dir / "f") == expected);
+    CHECK(entries_in(dir.path) == 1);
+  }
+
+  TEST_CASE("without commit the old file stays and nothing else does") {
+    const TempDir dir;
+    write_file(dir / "f", "old");
+    { FileWriter(dir / "f").write("new"); }
+    CHECK(read_file(dir / "f") == "old");
+    CHECK(entries_in(dir.path) == 1);
+  }
+
+  TEST_CASE("a full disk is an error that names the file, and the old file survives") {
+    const TempDir dir;
+    write_file(dir / "f", "old");
+    for (const std::size_t size : {5'000, 3'000'000}) {
+      std::string text;
+      {
+        const SmallDisk small(4096);
+        text = error_of([&] { write_file(dir / "f", std::string(size, 'x')); });
+      }
+      CHECK(text == (dir / "f").string() + ": cannot write: File too large");
+      CHECK(read_file(dir / "f") == "old");
+      CHECK(entries_in(dir.path) == 1);
+    }
+    CHECK(error_of([] { write_file("/dev/full", "x"); }) == "/dev/full: cannot write: No space left on device");
+    CHECK(fs::is_character_file("/dev/full"));
+  }
+
+  TEST_CASE("a writer that is killed before its commit leaves the old file") {
+    const TempDir dir;
+    write_file(dir / "f", "old");
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      FileWriter file(dir / "f");
+      file.write(std::string(3'000'000, 'x'));
+      raise(SIGKILL);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status));
+    CHECK(read_file(dir / "f") == "old");
+    write_file(dir / "f", "new");
+    CHECK(read_file(dir / "f") == "new");
+  }
+
+  TEST_CASE("places where no file can be written are named with the reason") {
+    const TempDir dir;
+    write_file(dir / "file", "");
+    CHECK(error_of([&] { FileWriter(dir / "no/f"); }) ==
+          (dir / "no/f").string() + ": cannot create: No such file or directory");
+    CHECK(error_of([&] { FileWriter(dir / "file/f"); }) ==
+          (dir / "file/f").string() + ": cannot create: Not a directory");
+    CHECK(error_of([&] { FileWriter{dir.path}; }) == dir.path.string() + ": a file is expected, this is a directory");
+    CHECK(contains(error_of([] { FileWriter(""); }), "a file name is expected"));
+    CHECK(contains(error_of([&] { FileWriter(dir / "x/"); }), "a file name is expected"));
+    CHECK(contains(error_of([&] { FileWriter(dir / std::string(300, 'n')); }), "File name too long"));
+  }
+
+  TEST_CASE("a symbolic link stays one, and its file is replaced") {
+    const TempDir dir;
+    fs::create_directory(dir / "real");
+    write_file(dir / "real/f", "old");
+    fs::create_symlink("real/f", dir / "link");
+    write_file(dir / "link", "new");
+    CHECK(fs::is_symlink(dir / "link"));
+    CHECK(read_file(dir / "real/f") == "new");
+  }
+
+  TEST_CASE("a device is written in place") {
+    write_file("/dev/null", "x");
+    CHECK(fs::is_character_file("/dev/null"));
+  }
+
+  TEST_CASE("only regular files are read, and a FIFO does not block") {
+    const TempDir dir;
+    REQUIRE(mkfifo((dir / "fifo").c_str(), 0600) == 0);
+    const auto map = [](const fs::path& p) { MappedFile{p}; };
+    for (const fs::path& path : {dir / "fifo", fs::path("/dev/zero")}) {
+      const std::string expected = path.string() + ": a file is expected, this is a device, FIFO or socket";
+      CHECK(error_of([&] { read_file(path); }) == expected);
+      CHECK(error_of([&] { map(path); }) == expected);
+    }
+    const std::string directory = dir.path.string() + ": a file is expected, this is a directory";
+    CHECK(error_of([&] { read_file(dir.path); }) == directory);
+    CHECK(error_of([&] { map(dir.path); }) == directory);
+    CHECK(error_of([&] { map(dir / "no"); }) == (dir / "no").string() + ": cannot open: No such file or directory");
+  }
+
+  TEST_CASE("read_file keeps its limit and reads files that do not tell their size") {
+    const TempDir dir;
+    write_file(dir / "f", "12345");
+    CHECK(read_file(dir / "f", 5) == "12345");
+    CHECK(error_of([&] { read_file(dir / "f", 4); }) ==
+          (dir / "f").string() + ": has more than 4 bytes, the most allowed here");
+    CHECK(!read_file("/proc/self/status").empty());
+    write_file(dir / "empty", "");
+    CHECK(read_file(dir / "empty").empty());
+  }
+
+  TEST_CASE("a mapped file shows its bytes, also after it moved and was replaced") {
+    const TempDir dir;
+    write_file(dir / "f", "bytes");
+    MappedFile first(dir / "f");
+    const MappedFile file(std::move(first));
+    write_file(dir / "f", "other");
+    REQUIRE(file.bytes().size() == 5);
+    CHECK(std::string(reinterpret_cast<const char*>(file.bytes().data()), 5) == "bytes");
+    CHECK(first.bytes().empty());
+    write_file(dir / "empty", "");
+    CHECK(MappedFile(dir / "empty").bytes().empty());
+  }
+
+  TEST_CASE("make_directories makes parents and refuses a place below a file") {
+    const TempDir dir;
+    make_directories(dir / "a/b/c");
+    make_directories(dir / "a/b/c");
+    CHECK(fs::is_directory(dir / "a/b/c"));
+    write_file(dir / "file", "");
+    CHECK(error_of([&] { make_directories(dir / "file/sub"); }) ==
+          (dir / "file/sub").string() + ": cannot create the directory: Not a directory");
+    CHECK(contains(error_of([&] { make_directories(dir / "file"); }), (dir / "file").string() + ": "));
+    sync_directory(dir / "a");
+    CHECK(contains(error_of([&] { sync_directory(dir / "none"); }), "No such file or directory"));
+  }
+}
+
+}  // namespace
+}  // namespace grt::test

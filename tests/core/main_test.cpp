@@ -1,0 +1,101 @@
+// The frame around a binary, seen from outside: a child process runs it.
+#include "core/main.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "core/files.h"
+#include "tests/support.h"
+
+namespace grt::test {
+namespace {
+
+struct Seen {
+  int code;
+  std::string out, err;
+};
+
+// Runs the body in a child whose stdout is the file or device `out` (none: closed).
+Seen run_body(const std::function<int()>& body, const std::string& out = "") {
+  const TempDir dir;
+  const std::string to = out.empty() ? (dir / "out").string() : out, err = (dir / "err").string();
+  std::fflush(stdout);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    dup2(open(err.c_str(), O_WRONLY | O_CREAT, 0600), 2);
+    close(1);
+    if (to != "none") open(to.c_str(), O_WRONLY | O_CREAT, 0600);  // gets number 1
+    _exit(run_main("tool", body));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out.empty() ? read_file(to) : "", read_file(err)};
+}
+
+TEST_SUITE("core") {
+  TEST_CASE("run_main returns the body's code and delivers its output") {
+    const Seen seen = run_body([] {
+      fmt::print("result\n");
+      return 3;
+    });
+    CHECK(seen.code == 3);
+    CHECK(seen.out == "result\n");
+    CHECK(seen.err.empty());
+  }
+
+  TEST_CASE("run_main turns every exception into one line on stderr and code 1") {
+    const Seen error = run_body([]() -> int {
+      fmt::print("before\n");
+      fail("{}: line 1\nline 2", "file");
+    });
+    CHECK(error.code == 1);
+    CHECK(error.out == "before\n");
+    CHECK(error.err == "tool: file: line 1 line 2\n");
+    CHECK(run_body([]() -> int { throw std::bad_alloc(); }).err == "tool: out of memory\n");
+    CHECK(run_body([]() -> int { throw std::logic_error("x"); }).err == "tool: unexpected error: x\n");
+    const Seen strange = run_body([]() -> int { throw 7; });
+    CHECK(strange.code == 1);
+    CHECK(strange.err == "tool: unexpected error of unknown type\n");
+  }
+
+  TEST_CASE("output that does not arrive is an error") {
+    const auto print = [] {
+      fmt::print("result\n");
+      return 0;
+    };
+    const Seen full = run_body(print, "/dev/full");
+    CHECK(full.code == 1);
+    CHECK(full.err == "tool: stdout: cannot write: No space left on device\n");
+    const Seen closed = run_body(print, "none");
+    CHECK(closed.code == 1);
+    CHECK(contains(closed.err, "tool: stdout: cannot write: "));
+    CHECK(run_body([] { return 0; }, "/dev/full").code == 0);
+  }
+
+  TEST_CASE("with stdout closed, a file that is opened does not take its place") {
+    const TempDir dir;
+    run_body(
+        [&] {
+          FileWriter file(dir / "f");
+          file.write("content");
+          fmt::print("printed");
+          std::fflush(stdout);
+          file.commit();
+          return 0;
+        },
+        "none");
+    CHECK(read_file(dir / "f") == "content");
+  }
+}
+
+}  // namespace
+}  // namespace grt::test

@@ -1,0 +1,218 @@
+// Every row of the table of operations (ops/cases.h) in every way a row can be checked on the CPU.
+#include "ops/ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "autograd/gradcheck.h"
+#include "core/threads.h"
+#include "ops/cases.h"
+#include "tests/support.h"
+
+namespace grt {
+namespace {
+
+std::vector<Tensor> tensors(const std::vector<Var>& vars) {
+  std::vector<Tensor> list;
+  for (const Var& v : vars) list.push_back(v.value());
+  return list;
+}
+
+double largest(const std::vector<double>& x) {
+  double most = 0;
+  for (const double v : x) most = std::max(most, std::abs(v));
+  return most;
+}
+
+// Largest difference, relative to the largest value.
+double error(const std::vector<double>& got, const std::vector<double>& expected) {
+  REQUIRE(got.size() == expected.size());
+  double most = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double d = std::abs(got[i] - expected[i]);
+    most = d <= most ? most : d;  // a NaN stays
+  }
+  return most / std::max(largest(expected), 1e-30);
+}
+
+// The value and, for a differentiable case, the gradients under a random seed gradient.
+std::vector<Tensor> evaluate(const OpCase& c, DType dtype) {
+  const std::vector<Var> inputs = make_inputs(c, dtype, test::cpu());
+  if (!c.differentiable) return {c.run(inputs).value()};
+  Tape tape;
+  Var out;
+  {
+    Record on(&tape);
+    out = c.run(inputs);
+  }
+  std::vector<Tensor> results{out.value().clone()};
+  tape.backward(out, test::randn(out.shape(), 77, dtype));
+  for (const Var& v : inputs)
+    if (v.has_grad()) results.push_back(v.grad());
+  return results;
+}
+
+TEST_SUITE("ops") {
+  TEST_CASE("every operation of ops.h has a case, and no two cases share a name") {
+    std::set<std::string> operations, names;
+    for (const OpCase& c : op_cases()) {
+      operations.insert(c.op);
+      CHECK_MESSAGE(names.insert(c.name()).second, c.name());
+    }
+    CHECK(operations == std::set<std::string>{"add", "add_noise", "attention", "concat", "cross_entropy", "embedding",
+                                              "gate_mix", "gelu", "layernorm", "lerp", "linear", "linear_columns",
+                                              "scale", "silu", "token_losses"});
+    std::set<std::string> timed;
+    for (const OpCase& c : bench_cases()) timed.insert(c.op);
+    CHECK(timed == operations);
+  }
+
+  TEST_CASE("the derivative of every case agrees with differences to 1e-6 in f64") {
+    for (const OpCase& c : op_cases()) {
+      if (!c.differentiable) continue;
+      const std::vector<Var> inputs = make_inputs(c, DType::f64, test::cpu());
+      std::vector<Checked> checked;
+      for (const Var& v : inputs)
+        if (v.wants_grad()) checked.push_back({fmt::format("input {}", checked.size()), v});
+      const GradReport report = gradcheck([&] { return c.run(inputs); }, checked);
+      CHECK_MESSAGE(report.worst <= 1e-6, c.name(), ": ", report.worst, " at ", report.where);
+    }
+  }
+
+  TEST_CASE("every value agrees with the plain statement of the operation") {
+    for (const OpCase& c : op_cases()) {
+      const std::vector<Var> inputs = make_inputs(c, DType::f64, test::cpu());
+      const std::vector<double> expected = c.reference(tensors(inputs));
+      const double e = error(test::values(c.run(inputs).value()), expected);
+      CHECK_MESSAGE(e <= c.tolerance, c.name(), ": ", e);
+      CHECK_MESSAGE(largest(expected) > 1e-3, c.name(), ": nothing but zeros shows nothing");
+    }
+  }
+
+  // Rounding of f32 inputs and sums of at most 139 terms: some 1e-6 of the largest.
+  TEST_CASE("f32 gives the values and gradients of f64 to 1e-5") {
+    for (const OpCase& c : op_cases()) {
+      const std::vector<Tensor> narrow = evaluate(c, DType::f32), wide = evaluate(c, DType::f64);
+      REQUIRE(narrow.size() == wide.size());
+      for (std::size_t i = 0; i < wide.size(); ++i) {
+        const double e = error(test::values(narrow[i]), test::values(wide[i]));
+        CHECK_MESSAGE(e <= 1e-5, c.name(), ": result ", i, ": ", e);
+      }
+    }
+  }
+
+  TEST_CASE("1, 2 and 3 threads give the same bits") {
+    for (const OpCase& c : op_cases()) {
+      set_thread_count(1);
+      const std::vector<Tensor> alone = evaluate(c, DType::f32);
+      for (const int threads : {2, 3}) {
+        set_thread_count(threads);
+        const std::vector<Tensor> together = evaluate(c, DType::f32);
+        for (std::size_t i = 0; i < alone.size(); ++i)
+          CHECK_MESSAGE(test::same_bits(alone[i], together[i]), c.name(), ": result ", i, ", ", threads, " threads");
+      }
+    }
+    set_thread_count(allowed_cpus());
+  }
+
+  TEST_CASE("checkpoint() changes no bit of a value or gradient") {
+    const std::vector<OpCase> cases = op_cases();
+    int compared = 0;
+    for (const OpCase& c : cases) {
+      if (!c.variant.ends_with("recomputed")) continue;
+      OpCase plain = c;  // of the same name, so the same inputs
+      const auto original = std::find_if(cases.begin(), cases.end(), [&](const OpCase& o) {
+        return c.name() == o.name() + (o.variant.empty() ? ": recomputed" : ", recomputed");
+      });
+      REQUIRE(original != cases.end());
+      plain.run = original->run;
+      const std::vector<Tensor> kept = evaluate(plain, DType::f32), again = evaluate(c, DType::f32);
+      REQUIRE(kept.size() == again.size());
+      for (std::size_t i = 0; i < kept.size(); ++i)
+        CHECK_MESSAGE(test::same_bits(kept[i], again[i]), c.name(), ": result ", i);
+      ++compared;
+    }
+    CHECK(compared > 40);
+  }
+
+  TEST_CASE("the cached attention of a sequence in pieces has the values of the whole") {
+    const int heads = 3;
+    const Tensor qkv = test::randn({1, 9, 36}, 4);
+    const Tensor keys = Tensor::empty({1, heads, 9, 4}, DType::f64, test::cpu()), values = Tensor::like(keys);
+    const Tensor whole = attention(Var(qkv), heads).value();
+    std::int64_t past = 0;
+    for (const std::int64_t n : {4, 1, 1, 3}) {
+      const Tensor part = qkv.range(past * 36, {1, n, 36});
+      const Tensor out = attention(Var(part), heads, keys, values, past).value();
+      CHECK(test::largest_difference(out, whole.range(past * 12, {1, n, 12})) < 1e-13);
+      past += n;
+    }
+  }
+
+  TEST_CASE("an error names the operation and the shapes") {
+    const auto zeros = [](Shape s) { return Var(Tensor::zeros(s, DType::f64, test::cpu())); };
+    const auto ids = [](Shape s) { return Tensor::zeros(s, DType::i32, test::cpu()); };
+    const Var x = zeros({2, 3, 5});
+    using test::error_of;
+
+    CHECK(error_of([&] { x + zeros({2, 3, 4}); }) == "add: (2, 3, 5) and (2, 3, 4) differ (there is no broadcasting)");
+    CHECK(error_of([&] { lerp(x, zeros({5}), 0.5f); }) == "lerp: (2, 3, 5) and (5) differ");
+    CHECK(error_of([&] {
+            concat(x, zeros({2, 4, 5}));
+          }) == "concat: (2, 3, 5) and (2, 4, 5) may differ in the last extent only");
+    CHECK(error_of([&] { linear(x, zeros({4, 6})); }) == "linear: x is (2, 3, 5), so w must be (out, 5), not (4, 6)");
+    CHECK(error_of([&] { linear(x, zeros({4, 5}), zeros({3})); }) == "linear: w is (4, 5), so b must be (4), not (3)");
+    CHECK(error_of([&] {
+            linear_columns(x, zeros({4, 9}), 5);
+          }) == "linear_columns: columns 5..10 lie outside w (4, 9)");
+    CHECK(error_of([&] {
+            linear_columns(x, zeros({4, 9}), 2, zeros({2, 3, 3}));
+          }) == "linear_columns: x is (2, 3, 5) and w (4, 9), so plus must be (2, 3, 4), not (2, 3, 3)");
+    CHECK(error_of([&] { layernorm(x, zeros({4})); }) == "layernorm: x is (2, 3, 5), so w must be (5), not (4)");
+    CHECK(error_of([&] { layernorm(x, zeros({5}), zeros({6})); }) ==
+          "layernorm: x is (2, 3, 5), so b must be (5), not (6)");
+    CHECK(error_of([&] {
+            embedding(ids({2, 4}), zeros({9, 5}), zeros({6, 5}), 3);
+          }) == "embedding: positions 3..6 do not fit into wpe (6, 5)");
+    CHECK(error_of([&] {
+            embedding(ids({2, 4}), zeros({9, 5}), zeros({6, 4}));
+          }) == "embedding: wte is (9, 5), wpe (6, 4)");
+    CHECK(error_of([&] {
+            embedding(x.value(), zeros({9, 5}), zeros({6, 5}));
+          }) == "embedding: tokens must be (B, T) i32, not (2, 3, 5) f64");
+    CHECK(error_of([&] {
+            attention(zeros({2, 3, 20}), 2);
+          }) == "attention: qkv must be (B, T, 3C) with C a multiple of 2 heads, not (2, 3, 20)");
+    CHECK(error_of([&] {
+            cross_entropy(x, zeros({8, 5}), ids({2, 2}), 7);
+          }) == "cross_entropy: z is (2, 3, 5), so there must be 6 targets (i32), not (2, 2)");
+    CHECK(error_of([&] {
+            cross_entropy(x, zeros({8, 4}), ids({2, 3}), 7);
+          }) == "cross_entropy: z is (2, 3, 5), so w must be (V, 5), not (8, 4)");
+    CHECK(error_of([&] {
+            cross_entropy(x, zeros({8, 5}), ids({2, 3}), 9);
+          }) == "cross_entropy: vocab is 9, w has 8 rows");
+    CHECK(error_of([&] {
+            gate_mix(x, x, zeros({2, 3, 4}), {});
+          }) == "gate_mix: z (2, 3, 5), h (2, 3, 5) and o (2, 3, 4) must agree");
+    CHECK(error_of([&] { gate_mix(x, x, x, {0, 0, {}}); }) == "gate_mix: the temperature tau is 0, must be positive");
+  }
+
+  TEST_CASE("a cache that is full, misshapen or recorded is refused") {
+    const Var qkv(test::randn({1, 3, 12}, 4));
+    const Tensor cache = Tensor::zeros({1, 2, 5, 2}, DType::f64, test::cpu());
+    CHECK(test::error_of([&] { attention(qkv, 2, cache, cache, 3); }) ==
+          "attention: 3 + 3 tokens do not fit into a cache of 5");
+    CHECK(test::contains(test::error_of([&] { attention(qkv, 1, cache, cache, 0); }),
+                         "attention: qkv is (1, 3, 12), so the cache must be (1, 1, 5, 4), not (1, 2, 5, 2)"));
+    Tape tape;
+    Record on(&tape);
+    const Var wanted = Var::leaf(qkv.value());
+    CHECK(
+        test::contains(test::error_of([&] { attention(wanted, 2, cache, cache, 0); }), "attention: a key/value cache"));
+  }
+}
+
+}  // namespace
+}  // namespace grt

@@ -1,0 +1,112 @@
+// The bench binary on tiny work: that it measures something and says it in JSON. No speed is asserted.
+#include <algorithm>
+#include <cmath>
+
+#include "core/files.h"
+#include "core/json.h"
+#include "tests/support.h"
+
+namespace grt {
+namespace {
+
+using test::contains;
+using test::run_tool;
+
+Json tiny_model(const char* architecture) {
+  Json json = {{"architecture", architecture}, {"context_length", 16}, {"d_model", 16}, {"n_heads", 2}};
+  json.update(architecture == std::string("dense") ? Json{{"n_layers", 2}} : Json{{"n_recurrences", 2}});
+  return json;
+}
+
+std::string write_model(const test::TempDir& dir, const char* architecture) {
+  const std::filesystem::path path = dir / (std::string(architecture) + ".json");
+  write_file(path, tiny_model(architecture).dump());
+  return path.string();
+}
+
+// Runs bench and returns its rows; every number in them must be finite and positive.
+Json rows_of(std::vector<std::string> arguments) {
+  const test::TempDir dir;
+  const std::string file = (dir / "bench.json").string();
+  arguments.insert(arguments.end(), {"--rounds", "2", "--json", file});
+  const test::Outcome o = run_tool("bench", arguments);
+  REQUIRE_MESSAGE(o.code == 0, o.err);
+  Json rows = read_json(file)["results"];
+  for (const Json& row : rows)
+    for (const auto& [key, value] : row.items()) {
+      CAPTURE(row.dump());
+      CHECK(
+          (value.is_string() || (value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0)));
+    }
+  return rows;
+}
+
+TEST_SUITE("tools") {
+  TEST_CASE("bench measures products and single operations") {
+    const Json gemm = rows_of({"gemm", "--filter", "one token c_fc"});
+    REQUIRE(gemm.size() == 2);
+    CHECK(gemm[0]["name"] == "peak");
+    CHECK(gemm[0].contains("gb_per_s"));
+    CHECK(gemm[1]["name"] == "one token c_fc NT 1 x 3072 x 768");
+    CHECK(gemm[1].contains("gflops_share_of_peak"));
+    CHECK(gemm[1]["best_s"] <= gemm[1]["median_s"]);
+
+    const Json ops = rows_of({"ops", "--filter", "gate_mix: nano"});
+    REQUIRE(ops.size() == 3);
+    CHECK(ops[1]["name"] == "gate_mix: nano, noise, forward");
+    CHECK(ops[2]["name"] == "gate_mix: nano, noise, backward");
+    CHECK(rows_of({"attention", "--filter", "nano"}).size() == 4);  // peak, forward, backward, cache
+    CHECK(rows_of({"ops", "--filter", "cross_entropy: nano"})[2]["name"] ==
+          "cross_entropy: nano, forward and backward");
+  }
+
+  TEST_CASE("bench measures training and decoding, and compares models by their work") {
+    const test::TempDir dir;
+    const std::string dense = write_model(dir, "dense"), grt = write_model(dir, "grt");
+    const Json train = rows_of({"train", "--model", dense, grt, "--batch-size", "2"});
+    REQUIRE(train.size() == 4);
+    CHECK(train[1]["context_length"] == 16);
+    CHECK(train[1].contains("tokens_per_s"));
+    CHECK(train[1].contains("peak_resident_bytes"));
+    CHECK(train[3]["name"] == grt + " / " + dense);
+    CHECK(train[3].contains("executed_flops_ratio"));
+
+    const Json decode = rows_of({"decode", "--model", dense, grt, "--tokens", "5"});
+    REQUIRE(decode.size() == 4);
+    CHECK(decode[1]["mean_context"] == 7);
+    CHECK(decode[3].contains("bytes_ratio"));
+  }
+
+  TEST_CASE("bench --context-length sets the length of a sequence") {
+    const test::TempDir dir;
+    const Json rows = rows_of({"train", "--model", write_model(dir, "dense"), "--context-length", "8"});
+    CHECK(rows[1]["context_length"] == 8);
+  }
+
+  TEST_CASE("bench train --on-request makes no step until it is asked") {
+    const test::TempDir dir;
+    const test::Outcome o = run_tool("bench", {"train", "--on-request", "--model", write_model(dir, "dense")});
+    CHECK(o.code == 0);
+    CHECK(std::count(o.out.begin(), o.out.end(), '\n') == 1);  // stdin is empty: it says that it is ready, and ends
+    CHECK(parse_json(o.out, "stdout")["seconds"] == 0);
+  }
+
+  TEST_CASE("bench refuses what it cannot measure in one line that names the flag") {
+    const auto error = [](const std::vector<std::string>& arguments) {
+      const test::Outcome o = run_tool("bench", arguments);
+      CHECK(o.code == 1);
+      CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+      return o.err;
+    };
+    CHECK(contains(error({"speed"}), "no benchmark \"speed\"; there are gemm, attention, ops, train, decode, all"));
+    CHECK(contains(error({"gemm", "--rounds", "0"}), "--rounds: must be at least 1, not 0"));
+    CHECK(contains(error({"train", "--batch-size", "0"}), "--batch-size: must be at least 1, not 0"));
+    CHECK(contains(error({"train", "--model", "gpt5"}), "--model gpt5: neither a file nor a preset"));
+    CHECK(contains(error({"train", "decode", "--on-request"}), "--on-request: goes with train"));
+    CHECK(contains(error({"gemm", "--json", "/nowhere/x.json"}), "/nowhere/x.json"));
+    CHECK(contains(error({"gemm", "--filter", "no such row"}), "--filter: no row"));
+  }
+}
+
+}  // namespace
+}  // namespace grt

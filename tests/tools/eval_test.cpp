@@ -1,0 +1,228 @@
+// The eval binary: its numbers, files and errors.
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "core/safetensors.h"
+#include "tests/support.h"
+#include "tests/train/oracle_models.h"
+
+namespace grt::test {
+namespace {
+
+Outcome eval(const std::string& model, std::vector<std::string> arguments, const std::vector<std::string>& env = {},
+             const std::string& directory = "") {
+  std::vector<std::string> all = {"--checkpoint", oracle(model).string(), "--data",
+                                  (oracle(model) / "tokens.bin").string()};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run_tool("eval", all, env, directory);
+}
+
+// What a test says went wrong with a run that should have succeeded.
+Json results(const std::string& model, std::vector<std::string> arguments) {
+  const TempDir dir;
+  arguments.insert(arguments.end(), {"--json", (dir / "r.json").string()});
+  const Outcome outcome = eval(model, arguments);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  return read_json((dir / "r.json").string());
+}
+
+void write_ids(const std::filesystem::path& path, const std::vector<std::uint16_t>& ids) {
+  write_file(path, {reinterpret_cast<const char*>(ids.data()), 2 * ids.size()});
+}
+
+}  // namespace
+
+TEST_SUITE("tools") {
+  TEST_CASE("eval writes the reference losses to its JSON file and its table") {
+    for (const std::string& name : kOracleModels) {
+      CAPTURE(name);
+      const Json expected = oracle_values(name);
+      const TempDir dir;
+      const Outcome outcome = eval(name, {"--depths", "all", "--json", (dir / "r.json").string()});
+      INFO(outcome.err);
+      REQUIRE(outcome.code == 0);
+      CHECK(outcome.err.empty());
+      const Json r = read_json((dir / "r.json").string());
+      CHECK(std::abs(r["loss"].get<double>() - expected["loss"].get<double>()) < kLossTolerance);
+      CHECK(r["tokens"] == expected["tokens_predicted"]);
+      CHECK(r["depth"] == expected["full_depth"]);
+      CHECK(r["perplexity"].get<double>() == doctest::Approx(std::exp(r["loss"].get<double>())));
+      CHECK(r["bits_per_byte"].get<double>() == doctest::Approx(r["loss"].get<double>() / std::numbers::ln2));
+      CHECK(r["config"]["architecture"] == expected["architecture"]);
+      CHECK(r["loss_stderr"].get<double>() > 0);
+      for (const auto& [depth, loss] : expected["loss_by_depth"].items()) {
+        if (std::stoi(depth) > expected["full_depth"].get<int>()) continue;
+        REQUIRE(r["loss_by_depth"].contains(depth));
+        CHECK(std::abs(r["loss_by_depth"][depth].get<double>() - loss.get<double>()) < kLossTolerance);
+        CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth"][depth].get<double>())));
+      }
+      CHECK(contains(outcome.out, "bits per byte"));
+    }
+  }
+
+  TEST_CASE("eval reports the loss at --depth, and lists depths once and in order") {
+    const Json by_depth = oracle_values("grt")["loss_by_depth"];
+    const Json r = results("grt", {"--depths", "5,1,1,0", "--depth", "2"});
+    CHECK(r["depth"] == 2);
+    CHECK(std::abs(r["loss"].get<double>() - by_depth["2"].get<double>()) < kLossTolerance);
+    std::vector<std::string> depths;
+    for (const auto& [depth, loss] : r["loss_by_depth"].items()) {
+      depths.push_back(depth);
+      CHECK(std::abs(loss.get<double>() - by_depth[depth].get<double>()) < kLossTolerance);
+    }
+    CHECK(depths == std::vector<std::string>{"0", "1", "2", "5"});
+  }
+
+  TEST_CASE("eval forces the gate") {
+    const Json forced = oracle_values("grt")["loss_forced_gate"];
+    for (const auto& [gate, loss] : forced.items())
+      CHECK(std::abs(results("grt", {"--forced-gate", gate})["loss"].get<double>() - loss.get<double>()) <
+            kLossTolerance);
+    CHECK(results("grt", {"--forced-gate", "1"})["loss"] == results("grt", {"--depth", "0"})["loss"]);
+  }
+
+  TEST_CASE("eval writes the logits of the first window, real columns only") {
+    const TempDir dir;
+    for (const std::string name : {"dense", "grt"}) {
+      const std::string path = (dir / "logits.safetensors").string();
+      REQUIRE(eval(name, {"--logits", path}).code == 0);
+      const Json expected = oracle_values(name)["logits"];
+      const Safetensors file(path);
+      const std::vector<std::int64_t> shape = file.entries().at("logits").shape;
+      REQUIRE(shape.size() == 2);
+      CHECK(file.entries().at("logits").dtype == "F32");
+      CHECK(shape[0] == oracle_model(name)->config().context_length);
+      CHECK(shape[1] == 97);
+      const Tensor logits = Tensor::empty({shape[0], shape[1]}, DType::f32, cpu());
+      file.read("logits", logits);
+      for (std::size_t i = 0; i < expected["positions"].size(); ++i)
+        for (int id = 0; id < 97; ++id)
+          CHECK(std::abs(logits.data<float>()[expected["positions"][i].get<int>() * 97 + id] -
+                         expected["rows"][i][id].get<double>()) < kLogitTolerance);
+    }
+  }
+
+  TEST_CASE("eval gives the same bits whatever the batch size, threads, directory and locale") {
+    const TempDir dir;
+    const std::string path = (dir / "r.json").string();
+    const auto report = [&](const std::vector<std::string>& arguments, const std::vector<std::string>& env,
+                            const std::string& directory) {
+      std::vector<std::string> all = {"--depths", "all", "--json", path};
+      all.insert(all.end(), arguments.begin(), arguments.end());
+      const Outcome outcome = eval("grt", all, env, directory);
+      CHECK(outcome.code == 0);
+      return read_file(path) + outcome.out;
+    };
+    const std::string usual = report({}, {}, "");
+    CHECK(contains(usual, "\"loss\": 5.37"));
+    CHECK(report({"--batch-size", "1"}, {}, "") == usual);
+    CHECK(report({"--batch-size", "3", "--threads", "1"}, {}, "") == usual);
+    CHECK(report({"--threads", "3"}, {}, "/") == usual);
+    // Decimal commas, where the locale is installed.
+    CHECK(report({}, {"LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8", "LANGUAGE=de"}, "") == usual);
+
+    const auto relative = run_tool("eval", {"--checkpoint", "grt", "--data", "grt/tokens.bin", "--json", path}, {},
+                                   fixture("oracle").string());
+    CHECK(relative.code == 0);
+    CHECK(read_json(path)["loss"] == results("grt", {})["loss"]);
+  }
+
+  TEST_CASE("a text is evaluated as its tokens") {
+    const TempDir dir;
+    const std::string text = "One text, \xC3\xA4 few bytes; and a byte that is no UTF-8: \xFF. Some more of it.\n";
+    write_file(dir / "t.txt", text);
+    std::vector<std::uint16_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    write_ids(dir / "t.bin", ids);
+    const std::string checkpoint = oracle("grt_concat_norm").string();  // 257 ids: the tokenizer `bytes`
+    const auto loss = [&](const char* flag, const char* file) {
+      const std::string json = (dir / "r.json").string();
+      const Outcome outcome =
+          run_tool("eval", {"--checkpoint", checkpoint, flag, (dir / file).string(), "--json", json});
+      INFO(outcome.err);
+      REQUIRE(outcome.code == 0);
+      return read_json(json)["loss"].get<double>();
+    };
+    CHECK(loss("--text", "t.txt") == loss("--data", "t.bin"));
+  }
+
+  TEST_CASE("a checkpoint with weights that are not finite gives an error and no report") {
+    const TempDir dir;
+    write_spoiled("grt", dir / "bad", "core.0.attn.c_proj.weight", std::numeric_limits<float>::quiet_NaN());
+    const std::string json = (dir / "r.json").string();
+    const Outcome outcome = run_tool("eval", {"--checkpoint", (dir / "bad").string(), "--data",
+                                              (oracle("grt") / "tokens.bin").string(), "--json", json});
+    CHECK(outcome.code == 1);
+    CHECK(contains(outcome.err, "the loss at depth 3 is nan"));
+    CHECK(contains(outcome.err, "core.0.attn.c_proj.weight"));
+    CHECK(!std::filesystem::exists(json));
+  }
+
+  TEST_CASE("eval ends with one line that names the cause") {
+    const TempDir dir;
+    const std::string grt = oracle("grt").string(), dense = oracle("dense").string();
+    const std::string no_gate = oracle("grt_no_gate").string(), tokens = (oracle("grt") / "tokens.bin").string();
+    const std::string file = (dir / "file").string(), bad = (dir / "bad.bin").string();
+    write_file(file, "x");
+    write_ids(bad, {1, 2, 3, 97, 4});
+    write_ids(dir / "one.bin", {1});
+    struct Row {
+      std::vector<std::string> arguments;
+      std::string says;
+    };
+    const Row rows[] = {
+        {{"--data", tokens}, "--checkpoint: expected"},
+        {{"--checkpoint", grt}, "--data, --text: expected one of the two, neither is given"},
+        {{"--checkpoint", grt, "--data", tokens, "--text", file}, "--data, --text: expected one of the two, not both"},
+        {{"--checkpoint", grt, "--data", tokens, "--forced-gat", "1"},
+         "--forced-gat: unknown flag; did you mean --forced-gate?"},
+        {{"--checkpoint", grt, "--data", tokens, "--tasks", "all"}, "--tasks: unknown flag"},
+        {{"--checkpoint", grt, "--data", tokens, "stray"}, "\"stray\": a word that belongs to no flag"},
+        {{"--checkpoint", (dir / "none").string(), "--data", tokens}, "none: not a directory"},
+        {{"--checkpoint", dir.path.string(), "--data", tokens}, "holds neither config.json and model.safetensors"},
+        {{"--checkpoint", grt, "--data", (dir / "none.bin").string()}, "none.bin: cannot open: No such file"},
+        {{"--checkpoint", grt, "--data", (dir / "one.bin").string()}, "at least 2 are needed"},
+        {{"--checkpoint", grt, "--data", bad},
+         "bad.bin: id 97 at offset 3 (in tokens) is not below the vocabulary size"},
+        {{"--checkpoint", grt, "--text", file},
+         "has 257 ids, but the model's vocab_size is 97: evaluate ids with --data"},
+        {{"--checkpoint", grt, "--data", tokens, "--depths", "1,x"}, "--depths: must be all, full or a list"},
+        {{"--checkpoint", grt, "--data", tokens, "--depths", "1,"}, "--depths: must be all, full or a list"},
+        {{"--checkpoint", grt, "--data", tokens, "--depths", ""}, "--depths: must be all, full or a list"},
+        {{"--checkpoint", grt, "--data", tokens, "--depths", "1,-1"}, "depth -1: this model has exits at 0 and deeper"},
+        {{"--checkpoint", dense, "--data", tokens, "--depths", "0,1"}, "depth 0: this model has exits at 1..3"},
+        {{"--checkpoint", dense, "--data", tokens, "--depth", "4"}, "depth 4: this model has exits at 1..3"},
+        {{"--checkpoint", grt, "--data", tokens, "--depth", "1.5"}, "--depth: expected a whole number, got \"1.5\""},
+        {{"--checkpoint", dense, "--data", tokens, "--forced-gate", "1"},
+         "--forced-gate: this dense model has no gate"},
+        {{"--checkpoint", no_gate, "--data", tokens, "--forced-gate", "1"},
+         "--forced-gate: this grt model has no gate"},
+        {{"--checkpoint", grt, "--data", tokens, "--forced-gate", "2"}, "--forced-gate: must be 0..1, not 2"},
+        {{"--checkpoint", grt, "--data", tokens, "--kv", "mean"}, "--kv: must be full, not \"mean\""},
+        {{"--checkpoint", grt, "--data", tokens, "--stride", "31"}, "--stride: must be 1..30"},
+        {{"--checkpoint", grt, "--data", tokens, "--batch-size", "0"}, "--batch-size: must be at least 1, not 0"},
+        {{"--checkpoint", grt, "--data", tokens, "--json", file + "/r.json"},
+         "file/r.json: cannot create: Not a directory"},
+        {{"--checkpoint", grt, "--data", tokens, "--json", dir.path.string()}, "this is a directory"},
+        {{"--checkpoint", grt, "--data", tokens, "--logits", (dir / "no/l").string()}, "cannot create: No such file"},
+        {{"--checkpoint", grt, "--data", tokens, "--json", file, "--logits", file}, "--json, --logits: both name"},
+        {{"--checkpoint", grt, "--data", tokens, "--device", "tpu"}, "--device: must be auto or cpu"},
+        {{"--checkpoint", grt, "--data", tokens, "--threads", "0"}, "--threads: must be 1..1024, not 0"},
+    };
+    for (const Row& row : rows) {
+      CAPTURE(row.says);
+      const Outcome outcome = run_tool("eval", row.arguments);
+      CHECK(outcome.code == 1);
+      CHECK(outcome.out.empty());
+      CAPTURE(outcome.err);
+      CHECK(outcome.err.starts_with("eval: "));
+      CHECK(contains(outcome.err, row.says));
+      CHECK(outcome.err.find('\n') == outcome.err.size() - 1);
+    }
+    CHECK(read_file(file) == "x");
+  }
+}
+
+}  // namespace grt::test

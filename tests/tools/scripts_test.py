@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Tests of the Python scripts in tools/: small inputs, of which the right answer is known by other means."""
+import json
+import math
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+import zlib
+
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+sys.dont_write_bytecode = True
+
+import austen  # noqa: E402
+import demo  # noqa: E402
+import ngram  # noqa: E402
+import plot  # noqa: E402
+
+
+def record(strings):
+    body = b"".join(struct.pack(">II", 0x40009, len(s)) + s for s in strings)
+    inflated = b"X\n" + austen.STRING_VECTOR + struct.pack(">I", len(strings)) + body
+    return struct.pack(">I", len(inflated)) + zlib.compress(inflated)
+
+
+def write_log(directory, steps, depths):
+    directory.mkdir()
+    with open(directory / "train.jsonl", "w") as log:
+        for step in range(1, steps + 1):
+            line = {"step": step, "loss": 1 + 4 / step, "tokens": 8 * step, "tokens_per_second": 4 if step % 2 else 12}
+            log.write(json.dumps(line) + "\n")
+        log.write(json.dumps({"step": steps, "val_loss": 1.5, "val_loss_by_depth": depths}) + "\n")
+
+
+class Scripts(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.directory = pathlib.Path(self.temporary.name)
+
+    def run_script(self, name, *arguments):
+        command = [sys.executable, str(TOOLS / name), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def test_records_of_an_rdb_file_are_read_one_behind_the_other(self):
+        rdb = record([b"one", b""]) + record([b"two"])
+        self.assertEqual([list(austen.lines(r)) for r in austen.records(rdb)], [[b"one", b""], [b"two"]])
+
+    def test_a_text_that_is_not_the_novels_is_refused_in_one_line(self):
+        (self.directory / "Rdata.rdb").write_bytes(record([b"not by Jane Austen"]))
+        result = self.run_script("austen.py", self.directory / "Rdata.rdb", self.directory / "out")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.assertIn("sha256", result.stderr)
+        self.assertFalse((self.directory / "out").exists())
+
+    def test_add_counts_agree_with_the_formula_applied_byte_by_byte(self):
+        train, val = b"abracadabra, abracadabra", b"a cadabra!"
+        text, vocab = train + val, len(set(train + val))
+        for order in ngram.ADD_ORDERS:
+            loss = 0
+            for i in range(len(train), len(text)):
+                gram, seen = text[i - order : i + 1], 0
+                for j in range(order, len(train)):
+                    seen += train[j - order : j] == gram[:-1]
+                both = sum(train[j - order : j + 1] == gram for j in range(order, len(train)))
+                loss -= math.log((both + 0.1) / (seen + 0.1 * vocab))
+            self.assertAlmostEqual(ngram.baselines(train, val)[f"add-0.1 order {order}"], loss / len(val))
+
+    def test_witten_bell_probabilities_sum_to_one_after_any_context(self):
+        train, vocab, tables = b"she sells sea shells by the sea shore", b"abehlorsty qz", []
+        for order in range(5):
+            counts = ngram.grams(train, order, 0)
+            tables.append((counts, *ngram.contexts(counts)))
+        alphabet = set(train) | set(vocab)
+        for context in (b" sea", b"qsea", b"zzzz"):
+            total = sum(ngram.witten_bell(tables, (*context, byte), len(alphabet)) for byte in alphabet)
+            self.assertAlmostEqual(total, 1)
+
+    def test_planned_steps_come_from_the_mean_time_of_a_step(self):
+        write_log(self.directory / "run", 60, {})
+        # Steps of 8 tokens take 2 s and 2/3 s in turn, 4/3 s in the mean; 95 % of 1000 s are used.
+        self.assertEqual(demo.steps(self.directory / "run", 1000), 712)
+
+    def test_the_picture_is_well_formed_and_names_every_run_and_baseline(self):
+        write_log(self.directory / "a <run>", 300, {"0": 1.6, "1": 1.5})
+        write_log(self.directory / "dense", 200, {"8": 1.7})
+        (self.directory / "ngram.json").write_text('{"order 3": 1.598, "order 4": 1.594}')
+        output = self.directory / "loss.svg"
+        result = self.run_script("plot.py", self.directory / "a <run>", self.directory / "dense", "--output", output,
+                                 "--baselines", self.directory / "ngram.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        texts = [e.text for e in xml.etree.ElementTree.parse(output).iter() if e.tag.endswith("}text")]
+        for words in ("a <run> training", "dense validation", "order 3: 1.598", "depth (recurrences)"):
+            self.assertIn(words, texts)
+
+    def test_labels_that_would_overlap_are_moved_apart_and_stay_inside(self):
+        self.assertEqual(plot.spread([10, 12, 40], 15, 0, 100), [10, 25, 40])
+        self.assertEqual(plot.spread([95, 99], 15, 0, 100), [85, 100])
+
+    def test_smoothing_means_over_the_last_steps(self):
+        points = [(step, step, float(step)) for step in range(1, 11)]
+        self.assertEqual(plot.smooth(points, 4)[-1], (10, 10, 8.5))
+        self.assertEqual(plot.smooth(points, 4)[0], (1, 1, 1.0))
+
+    def test_a_log_that_is_being_written_is_drawn_without_its_last_line(self):
+        write_log(self.directory / "run", 5, {"1": 1.5})
+        with open(self.directory / "run/train.jsonl", "a") as log:
+            log.write('{"step": 6, "lo')
+        self.assertEqual(len(plot.Run(str(self.directory / "run")).train), 5)
+
+    def test_a_missing_run_is_named_in_one_line(self):
+        result = self.run_script("plot.py", self.directory / "nothing", "--output", self.directory / "loss.svg")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.assertIn("nothing", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,252 @@
+// evaluate() against the reference models, and what its results must not depend on.
+#include "train/evaluate.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/threads.h"
+#include "tests/support.h"
+#include "tests/train/oracle_models.h"
+#include "train/host.h"
+
+namespace grt::test {
+namespace {
+
+EvalOptions at_depths(std::vector<int> depths) {
+  EvalOptions options;
+  options.depths = std::move(depths);
+  return options;
+}
+
+std::vector<int> all_depths(const LanguageModel& model) {
+  std::vector<int> depths;
+  for (int d = model.depths().lowest; d <= model.depths().full; ++d) depths.push_back(d);
+  return depths;
+}
+
+// Are the results equal bit for bit?
+bool same(const EvalResult& a, const EvalResult& b) {
+  return a.tokens == b.tokens && a.windows == b.windows &&
+         std::equal(a.by_depth.begin(), a.by_depth.end(), b.by_depth.begin(), b.by_depth.end(),
+                    [](const auto& x, const auto& y) {
+                      return x.first == y.first && x.second.mean == y.second.mean &&
+                             x.second.standard_error == y.second.standard_error;
+                    });
+}
+
+Tensor tokens_of(const std::vector<std::int32_t>& ids) {
+  return Tensor::from<std::int32_t>({1, static_cast<std::int64_t>(ids.size())}, ids, cpu());
+}
+
+// The loss of each id but the first, each from its own pass over the ids that its window holds before it.
+std::vector<double> losses_one_by_one(const LanguageModel& model, const TokenData& data, std::int64_t stride) {
+  std::vector<double> losses;
+  for (std::int64_t target = 1; target < data.size(); ++target) {
+    std::int64_t begin = 0;
+    while (begin + model.config().context_length < target) begin += stride;
+    std::vector<std::int32_t> ids(target - begin), next(1);
+    data.read(begin, ids);
+    data.read(target, next);
+    const Tensor z = model.hidden(tokens_of(ids), model.depths().full, {}).value();
+    losses.push_back(host_values(model.losses(z.rows(z.dim(1) - 1, 1), tokens_of(next).view({1}))).at(0));
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_SUITE("train") {
+  TEST_CASE("evaluation gives the reference losses at every depth") {
+    for (const std::string& name : kOracleModels) {
+      CAPTURE(name);
+      const Json expected = oracle_values(name);
+      const auto model = oracle_model(name);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      std::vector<int> depths;
+      for (const auto& [depth, loss] : expected["loss_by_depth"].items()) depths.push_back(std::stoi(depth));
+      const EvalResult result = evaluate(*model, data, at_depths(depths));
+      CHECK(result.tokens == expected["tokens_predicted"]);
+      CHECK(result.by_depth.size() == depths.size());
+      for (const auto& [depth, loss] : result.by_depth) {
+        CAPTURE(depth);
+        const double wanted = expected["loss_by_depth"][std::to_string(depth)];
+        CHECK(std::abs(loss.mean - wanted) < kLossTolerance);
+      }
+    }
+  }
+
+  TEST_CASE("the first window's logits are the reference's") {
+    for (const std::string& name : kOracleModels) {
+      CAPTURE(name);
+      const Json expected = oracle_values(name)["logits"];
+      const auto model = oracle_model(name);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      std::vector<std::int32_t> ids(model->config().context_length);
+      data.read(0, ids);
+      const Tensor z = model->hidden(tokens_of(ids), expected["depth"], {}).value();
+      const std::vector<double> logits = host_values(model->logits(z));
+      double worst = 0;
+      for (std::size_t i = 0; i < expected["positions"].size(); ++i) {
+        const std::int64_t at = expected["positions"][i].get<std::int64_t>() * model->config().padded_vocab_size;
+        const std::vector<double> row = expected["rows"][i];
+        REQUIRE(static_cast<std::int64_t>(row.size()) == model->config().vocab_size);
+        for (std::size_t id = 0; id < row.size(); ++id) worst = std::max(worst, std::abs(logits[at + id] - row[id]));
+      }
+      CHECK(worst < kLogitTolerance);
+    }
+  }
+
+  TEST_CASE("a forced gate gives the reference losses") {
+    for (const std::string name : {"grt", "grt_concat_norm", "grt_no_injection", "grt_no_prelude"}) {
+      CAPTURE(name);
+      const Json expected = oracle_values(name)["loss_forced_gate"];
+      REQUIRE(expected.size() == 3);
+      const auto model = oracle_model(name);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      EvalOptions options = at_depths({model->depths().full});
+      for (const auto& [gate, loss] : expected.items()) {
+        CAPTURE(gate);
+        options.forced_gate = std::stof(gate);
+        const double mean = evaluate(*model, data, options).by_depth.begin()->second.mean;
+        CHECK(std::abs(mean - loss.get<double>()) < kLossTolerance);
+      }
+    }
+  }
+
+  TEST_CASE("a gate forced to 1 is depth 0, bit for bit") {
+    const auto model = oracle_model("grt");
+    const TokenData data = oracle_tokens("grt", model->config().vocab_size);
+    EvalOptions options = at_depths({0, 1, 3, 5});
+    const double unforced = evaluate(*model, data, at_depths({0})).by_depth.at(0).mean;
+    options.forced_gate = 1.0f;
+    const EvalResult forced = evaluate(*model, data, options);
+    for (const auto& [depth, loss] : forced.by_depth) CHECK(loss.mean == unforced);
+  }
+
+  TEST_CASE("evaluation does not depend on the batch size, the other depths or the threads, bit for bit") {
+    for (const std::string& name : kOracleModels) {
+      CAPTURE(name);
+      const auto model = oracle_model(name);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      for (const std::int64_t stride : {0, 5}) {
+        EvalOptions options = at_depths(all_depths(*model));
+        options.stride = stride;
+        options.batch_size = 1;
+        const EvalResult one = evaluate(*model, data, options);
+        for (const std::int64_t batch_size : {2, 3, 4, 7, 1000}) {
+          CAPTURE(batch_size);
+          options.batch_size = batch_size;
+          CHECK(same(evaluate(*model, data, options), one));
+        }
+        const int threads = thread_count();
+        set_thread_count(threads == 1 ? 3 : 1);
+        CHECK(same(evaluate(*model, data, options), one));
+        set_thread_count(threads);
+        options.depths = {model->depths().full};
+        CHECK(evaluate(*model, data, options).by_depth.begin()->second.mean == one.by_depth.rbegin()->second.mean);
+      }
+    }
+  }
+
+  TEST_CASE("with a stride each token is scored once, in the first window that holds it") {
+    for (const std::string name : {"dense", "grt"}) {
+      const auto model = oracle_model(name);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      for (const std::int64_t stride : {1, 7, 29}) {
+        CAPTURE(stride);
+        const std::vector<double> losses = losses_one_by_one(*model, data, stride);
+        double sum = 0, squares = 0;
+        for (const double loss : losses) sum += loss;
+        const double n = static_cast<double>(losses.size()), mean = sum / n;
+        for (const double loss : losses) squares += (loss - mean) * (loss - mean);
+
+        EvalOptions options = at_depths({model->depths().full});
+        options.stride = stride;
+        const EvalResult result = evaluate(*model, data, options);
+        CHECK(result.tokens == data.size() - 1);
+        const DepthLoss loss = result.by_depth.begin()->second;
+        CHECK(loss.mean == doctest::Approx(mean).epsilon(1e-6));
+        CHECK(loss.standard_error == doctest::Approx(std::sqrt(squares / (n - 1) / n)).epsilon(1e-6));
+      }
+    }
+  }
+
+  TEST_CASE("a stride of the context length is the same as none, bit for bit") {
+    const auto model = oracle_model("grt");
+    const TokenData data = oracle_tokens("grt", model->config().vocab_size);
+    EvalOptions options = at_depths({3});
+    const EvalResult without = evaluate(*model, data, options);
+    options.stride = model->config().context_length;
+    CHECK(same(evaluate(*model, data, options), without));
+  }
+
+  TEST_CASE("evaluation stops after most_batches, or when its observer says so") {
+    const auto model = oracle_model("grt");
+    const TokenData data = oracle_tokens("grt", model->config().vocab_size);
+    EvalOptions options = at_depths({3});
+    options.batch_size = 2;
+    options.most_batches = 2;
+    std::vector<std::int64_t> seen;
+    options.progress = [&](std::int64_t done, std::int64_t all) {
+      CHECK(all == 4);
+      seen.push_back(done);
+      return true;
+    };
+    const EvalResult part = evaluate(*model, data, options);
+    CHECK(part.windows == 4);
+    CHECK(part.tokens == 4 * 30);
+    CHECK(seen == std::vector<std::int64_t>{2, 4});
+
+    options.most_batches = 0;
+    options.progress = [](std::int64_t, std::int64_t) { return false; };
+    CHECK(evaluate(*model, data, options).windows == 2);
+  }
+
+  TEST_CASE("changing a token changes no logit before it, bit for bit") {
+    for (const std::string& name : kOracleModels) {
+      CAPTURE(name);
+      const auto model = oracle_model(name);
+      const std::int64_t T = model->config().context_length, Vp = model->config().padded_vocab_size;
+      std::vector<std::int32_t> ids(T);
+      oracle_tokens(name, model->config().vocab_size).read(0, ids);
+      const auto logits = [&] {
+        return host_values(model->logits(model->hidden(tokens_of(ids), model->depths().full, {}).value()));
+      };
+      const std::vector<double> before = logits();
+      for (const std::int64_t t : {std::int64_t{1}, T / 2, T - 1}) {
+        CAPTURE(t);
+        const std::int32_t id = std::exchange(ids[t], (ids[t] + 1) % 97);
+        const std::vector<double> after = logits();
+        ids[t] = id;
+        CHECK(std::equal(before.begin(), before.begin() + t * Vp, after.begin()));
+        CHECK(!std::equal(before.begin() + t * Vp, before.end(), after.begin() + t * Vp));
+      }
+    }
+  }
+
+  TEST_CASE("evaluation names the flag that asks for what the model cannot do") {
+    struct Row {
+      std::string model, says;
+      EvalOptions options;
+    };
+    const Row rows[] = {
+        {"grt", "--stride: must be 1..30, the model's context length, not 31", {.depths = {3}, .stride = 31}},
+        {"grt", "--stride: must be 1..30, the model's context length, not -1", {.depths = {3}, .stride = -1}},
+        {"grt", "--batch-size: must be at least 1, not 0", {.depths = {3}, .batch_size = 0}},
+        {"grt", "depth -1", {.depths = {-1}}},
+        {"dense", "depth 4: this model has exits at 1..3", {.depths = {4}}},
+        {"dense", "depth 0: this model has exits at 1..3", {.depths = {0, 1}}},
+        {"dense", "--forced-gate: this dense model has no gate", {.depths = {1}, .forced_gate = 0.5f}},
+        {"grt_no_gate", "--forced-gate: this grt model has no gate", {.depths = {1}, .forced_gate = 0.5f}},
+        {"grt", "--forced-gate: must be 0..1, not 1.5", {.depths = {1}, .forced_gate = 1.5f}},
+    };
+    for (const Row& row : rows) {
+      CAPTURE(row.says);
+      const auto model = oracle_model(row.model);
+      const TokenData data = oracle_tokens(row.model, model->config().vocab_size);
+      CHECK(contains(error_of([&] { evaluate(*model, data, row.options); }), row.says));
+    }
+  }
+}
+
+}  // namespace grt::test

@@ -1,0 +1,251 @@
+// The speed of whole models: training steps and decoding, of several models side by side.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/memory.h"
+#include "models/model.h"
+#include "tools/bench_report.h"
+#include "train/generate.h"
+#include "train/optimizer.h"
+
+namespace grt {
+
+struct ModelBench {
+  std::vector<std::string> models;
+  std::int64_t batch_size, tokens;
+  std::int64_t context_length;  // 0: the model's
+  int rounds;
+};
+
+inline std::unique_ptr<LanguageModel> bench_model(const std::string& name, std::int64_t context_length,
+                                                  Device& device) {
+  Json json = find_model(name);
+  if (context_length > 0) json["context_length"] = context_length;
+  auto model = make_model(json, "--model " + name);
+  model->params().allocate(device, DType::f32);
+  model->params().initialize(1337);
+  return model;
+}
+
+inline Tensor random_ids(Shape shape, std::int64_t vocab, std::uint32_t site, Device& device) {
+  std::vector<std::int32_t> ids(shape.numel());
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<std::int32_t>(random_below({1, 0, site}, i, static_cast<std::uint64_t>(vocab)));
+  return Tensor::from<std::int32_t>(shape, ids, device);
+}
+
+// Whole training steps at full depth with noise: forward, backward, gradient norm, clipping, AdamW.
+class TrainingSteps {
+ public:
+  TrainingSteps(const std::string& name, const ModelBench& bench, Device& device)
+      : name_(name),
+        model_(bench_model(name, bench.context_length, device)),
+        device_(device),
+        optimizer_(with_gradients(model_->params()), {0.9, 0.95, 1e-8, 0.1, 1.0}) {
+    const Shape shape{bench.batch_size, model_->config().context_length};
+    inputs_ = random_ids(shape, model_->config().vocab_size, 1, device);
+    targets_ = random_ids(shape, model_->config().vocab_size, 2, device);
+    seed_ = Tensor::from<float>({1}, std::vector<float>{1}, device);
+  }
+
+  // Seconds of one step.
+  double run() {
+    const std::size_t before = device_.in_use();
+    device_.reset_peak();
+    const double seconds = seconds_of([&] {
+      Params& params = model_->params();
+      params.clear_gradients();
+      const Pass pass{.training = true, .key = {1337, static_cast<std::uint32_t>(step_), 0}};
+      Tape tape;
+      Var loss;
+      {
+        Record on(&tape);
+        loss = model_->loss(inputs_, targets_, model_->depths().full, pass);
+      }
+      tape.backward(loss, seed_);
+      params.complete_gradients();
+      optimizer_.update(step_++, 1e-4, optimizer_.gradient_norm());
+    });
+    activations_ = std::max(activations_, static_cast<double>(device_.peak() - before));
+    resident_ = peak_resident_memory();
+    samples_.push_back(seconds);
+    return seconds;
+  }
+
+  void forget_samples() { samples_.clear(); }
+  double median() const { return timing_of(samples_).median; }
+  double tokens() const { return static_cast<double>(inputs_.numel()); }
+  // A training step is three forward passes' worth of operations.
+  double executed_flops() const {
+    const Flops f = flops();
+    return 3 * tokens() * (f.executed_body + f.executed_head);
+  }
+  // The convention of nanoGPT and PaLM (6 N + 12 L d T for each token, attention uncut), for comparisons with others.
+  double convention_flops() const {
+    const Flops f = flops();
+    return 3 * tokens() * (f.paper_body + f.paper_head);
+  }
+  const std::string& name() const { return name_; }
+
+  Result result() const {
+    const Timing time = timing_of(samples_);
+    const double weights = static_cast<double>(model_->params().values().bytes());
+    Json more = {{"batch_size", inputs_.dim(0)},
+                 {"context_length", inputs_.dim(1)},
+                 {"convention_gflops", convention_flops() / time.median / 1e9},
+                 {"weights_gradients_moments_bytes", 4 * weights},
+                 {"activation_bytes", activations_},
+                 {"peak_device_bytes", 4 * weights + activations_},
+                 {"peak_resident_bytes", resident_}};
+    return {"train",
+            fmt::format("{}, {} x {}", name_, inputs_.dim(0), inputs_.dim(1)),
+            time,
+            executed_flops(),
+            0,
+            tokens(),
+            std::move(more)};
+  }
+
+ private:
+  static Params& with_gradients(Params& params) {
+    params.allocate_gradients();
+    return params;
+  }
+  Flops flops() const { return model_->flops(model_->config().context_length, model_->depths().full); }
+
+  std::string name_;
+  std::unique_ptr<LanguageModel> model_;
+  Device& device_;
+  Optimizer optimizer_;
+  Tensor inputs_, targets_, seed_;
+  std::int64_t step_ = 0;
+  double activations_ = 0;
+  std::int64_t resident_ = 0;
+  std::vector<double> samples_;
+};
+
+// Each model against the first: its share of time beside its share of work.
+inline void compare_with_first(Report& report, const std::string& group, const std::string& work,
+                               const std::vector<std::string>& names, const std::vector<double>& seconds,
+                               const std::vector<double>& amounts) {
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    const double time = seconds[i] / seconds[0], amount = amounts[i] / amounts[0];
+    report.note(group, names[i] + " / " + names[0],
+                {{"time_ratio", time}, {work + "_ratio", amount}, {"time_per_work_ratio", time / amount}},
+                fmt::format("{} / {}: {:.3f} x the time for {:.3f} x the {}: {:.3f}", names[i], names[0], time, amount,
+                            work, time / amount));
+  }
+}
+
+inline void bench_train(const ModelBench& bench, Device& device, Report& report) {
+  report.begin("train");
+  std::vector<std::unique_ptr<TrainingSteps>> all;
+  for (const std::string& name : bench.models) {
+    all.push_back(std::make_unique<TrainingSteps>(name, bench, device));
+    all.back()->run();
+    all.back()->forget_samples();
+  }
+  for (int round = 0; round < bench.rounds; ++round)  // taking turns, so that a disturbance meets all of them
+    for (const auto& steps : all) steps->run();
+
+  report.measure_peaks(10);
+
+  std::vector<double> seconds, flops;
+  for (const auto& steps : all) {
+    const Result r = steps->result();
+    report.add(r);
+    fmt::print(
+        "  {:<48}{:.1f} GFLOP/s by 6 N + 12 L d T; memory: {:.2f} GB state + {:.2f} GB activations; resident {:.2f} "
+        "GB\n",
+        "", r.more["convention_gflops"].get<double>(), r.more["weights_gradients_moments_bytes"].get<double>() / 1e9,
+        r.more["activation_bytes"].get<double>() / 1e9, r.more["peak_resident_bytes"].get<double>() / 1e9);
+    seconds.push_back(steps->median());
+    flops.push_back(steps->executed_flops());
+  }
+  compare_with_first(report, "train", "executed_flops", bench.models, seconds, flops);
+}
+
+// A training step for each line that arrives on stdin, its seconds and the memory so far as a JSON line on stdout: for
+// a comparison that lets two programs take turns (tools/bench_torch.py).
+inline void train_on_request(const ModelBench& bench, Device& device) {
+  TrainingSteps steps(bench.models[0], bench, device);
+  steps.run();
+  const auto answer = [&](double seconds) {
+    fmt::print("{}\n",
+               Json{{"seconds", seconds}, {"tokens", steps.tokens()}, {"peak_bytes", peak_resident_memory()}}.dump());
+    std::fflush(stdout);
+  };
+  answer(0);
+  for (std::string line; std::getline(std::cin, line);) answer(steps.run());
+}
+
+// One new token after a context of `context`: every weight that is used is read once for each use, every key and value
+// once.
+inline double decode_bytes(const LanguageModel& model, double context) {
+  const int depth = model.depths().full;
+  const Flops products = model.flops(0, depth);
+  const double weights = (products.executed_body + products.executed_head) / 2;
+  const double cache =
+      2 * context * static_cast<double>(model.config().d_model) * static_cast<double>(model.applications(depth).size());
+  return sizeof(float) * (weights + cache);
+}
+
+// Seconds for each of `tokens` new tokens after a short prompt.
+inline double decode_once(const LanguageModel& model, std::int64_t prompt, std::int64_t tokens) {
+  Decoder decoder(model, {}, prompt + tokens);
+  std::vector<int> ids;
+  for (std::int64_t i = 0; i < prompt; ++i) ids.push_back(static_cast<int>(i % model.config().vocab_size));
+  std::vector<double> logits = decoder.start(ids);
+  const Sampling greedy{.temperature = 0};
+  return seconds_of([&] {
+           for (std::int64_t i = 0; i < tokens; ++i) {
+             const int id = choose(logits, greedy, 0, prompt + i).id;
+             logits = decoder.next(std::span(&id, 1));
+           }
+         }) /
+         static_cast<double>(tokens);
+}
+
+inline void bench_decode(const ModelBench& bench, Device& device, Report& report) {
+  report.begin("decode");
+  std::vector<std::unique_ptr<LanguageModel>> models;
+  for (const std::string& name : bench.models) models.push_back(bench_model(name, bench.context_length, device));
+  std::vector<std::vector<double>> samples(models.size());
+  constexpr std::int64_t kPrompt = 4;
+  const auto new_tokens = [&](const LanguageModel& model) {
+    check(model.config().context_length > kPrompt, "--context-length: decoding needs more than {}, not {}", kPrompt,
+          model.config().context_length);
+    return std::min(bench.tokens, model.config().context_length - kPrompt);
+  };
+  for (int round = -1; round < bench.rounds; ++round)  // the first warms up
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      const double seconds = decode_once(*models[i], kPrompt, new_tokens(*models[i]));
+      if (round >= 0) samples[i].push_back(seconds);
+    }
+
+  report.measure_peaks(10);
+
+  std::vector<double> seconds, amounts;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const double context = kPrompt + static_cast<double>(new_tokens(*models[i]) + 1) / 2;
+    amounts.push_back(decode_bytes(*models[i], context));
+    const Timing time = timing_of(samples[i]);
+    seconds.push_back(time.median);
+    report.add({"decode",
+                fmt::format("{}, context {}..{}", bench.models[i], kPrompt, kPrompt + new_tokens(*models[i])),
+                time,
+                0,
+                amounts[i],
+                1,
+                {{"mean_context", context}}});
+  }
+  compare_with_first(report, "decode", "bytes", bench.models, seconds, amounts);
+}
+
+}  // namespace grt

@@ -1,0 +1,179 @@
+// eval: the loss of a checkpoint on a token file or a text, at any of its depths.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <string>
+
+#include "core/flags.h"
+#include "core/main.h"
+#include "core/safetensors.h"
+#include "train/checkpoint.h"
+#include "train/config.h"
+#include "train/device.h"
+#include "train/evaluate.h"
+#include "train/host.h"
+#include "train/model_tokenizer.h"
+#include "train/optimizer.h"
+#include "train/progress.h"
+
+namespace grt {
+namespace {
+
+struct Options {
+  std::optional<std::string> checkpoint, data, text, depths, json, logits;
+  std::optional<int> depth;
+  std::optional<double> forced_gate;
+  std::string kv = "full";
+  std::int64_t stride = 0, batch_size = 8;
+
+  template <class V>
+  void fields(V&& v) {
+    v("checkpoint", checkpoint,
+      "a run's directory (its latest checkpoint), or a directory with config.json and "
+      "model.safetensors");
+    v("data", data, "token file, directory of shards or glob to evaluate on");
+    v("text", text, "text file to evaluate on, encoded by the model's tokenizer as one document");
+    v("depths", depths,
+      "exits to evaluate besides --depth: all, full or a list such as 1,2,4; grt has exits at 0, 1, "
+      "2, ..., dense at 1..n_layers");
+    v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
+    v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
+    v("kv", kv, "key/value strategy: full, which is exact");
+    v("stride", stride,
+      "begin a window every so many tokens and score each token in the first window that holds it; "
+      "0: windows side by side");
+    v("batch-size", batch_size, "windows at a time; the results do not depend on it");
+    v("json", json, "file to write the results to");
+    v("logits", logits, "safetensors file to write the logits of the first window to: `logits` [T, vocab_size], F32");
+  }
+};
+
+// Fails now and not after the work where `path` cannot be written. A FIFO or device is left alone.
+void probe_output(const std::string& path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) return;
+  const FileWriter probe(path);
+}
+
+void check_flags(const Options& options) {
+  check(options.checkpoint.has_value(), "--checkpoint: expected the directory of a checkpoint");
+  check(options.data.has_value() != options.text.has_value(), "--data, --text: expected one of the two, {}",
+        options.data ? "not both" : "neither is given");
+  check(options.kv == "full", "--kv: must be full, not \"{}\"", options.kv);
+  check(!options.json || options.json != options.logits, "--json, --logits: both name {}", options.json.value_or(""));
+  if (options.json) probe_output(*options.json);
+  if (options.logits) probe_output(*options.logits);
+}
+
+TokenData open_data(const Options& options, const BackboneConfig& config) {
+  if (options.data) return TokenData::open(*options.data, config.vocab_size);
+  const auto tokenizer = model_tokenizer(config, "evaluate ids with --data instead of --text");
+  return TokenData::of(encode_file(*tokenizer, *options.text), *options.text, config.vocab_size);
+}
+
+void write_logits(const std::string& path, const LanguageModel& model, const TokenData& data, int depth,
+                  const EvalOptions& eval) {
+  const Window first = evaluation_windows(data.size(), model.config().context_length).front();
+  const Batch batch = evaluation_batch(data, std::span(&first, 1), model.device());
+  Pass pass;
+  pass.forced_gate = eval.forced_gate;
+  const std::vector<double> padded = host_values(model.logits(model.hidden(batch.tokens, depth, pass).value()));
+
+  const std::int64_t V = model.config().vocab_size, Vp = model.config().padded_vocab_size;
+  std::vector<float> rows;
+  for (std::int64_t t = 0; t < first.targets; ++t)
+    rows.insert(rows.end(), padded.begin() + t * Vp, padded.begin() + t * Vp + V);
+  write_safetensors(path, {{"logits", Tensor::from<float>({first.targets, V}, rows, model.device())}},
+                    {{"depth", std::to_string(depth)}});
+}
+
+double bits(double nats) { return nats / std::numbers::ln2; }
+
+void print_table(const EvalResult& result, bool bytes) {
+  fmt::print("{:>6}  {:>12}  {:>12}  {:>12}{}\n", "depth", "loss", "std. error", "perplexity",
+             bytes ? "  bits per byte" : "");
+  for (const auto& [depth, loss] : result.by_depth) {
+    fmt::print("{:>6}  {:>12.6f}  {:>12.6f}  {:>12.6g}", depth, loss.mean, loss.standard_error, std::exp(loss.mean));
+    if (bytes) fmt::print("  {:>13.6f}", bits(loss.mean));
+    fmt::print("\n");
+  }
+}
+
+Json report(const Options& options, const LanguageModel& model, const EvalResult& result, int depth, bool bytes,
+            const DeviceConfig& device) {
+  const DepthLoss& loss = result.by_depth.at(depth);
+  Json by_depth = Json::object(), errors = Json::object();
+  for (const auto& [at, value] : result.by_depth) {
+    by_depth[std::to_string(at)] = value.mean;
+    errors[std::to_string(at)] = value.standard_error;
+  }
+  Json json = {{"loss", loss.mean},
+               {"loss_stderr", loss.standard_error},
+               {"loss_by_depth", by_depth},
+               {"loss_stderr_by_depth", errors},
+               {"tokens", result.tokens},
+               {"windows", result.windows},
+               {"depth", depth},
+               {"perplexity", std::exp(loss.mean)}};
+  if (bytes) json["bits_per_byte"] = bits(loss.mean);
+  json["checkpoint"] = resolve_checkpoint(*options.checkpoint).string();
+  json[options.data ? "data" : "text"] = options.data ? *options.data : *options.text;
+  json["stride"] = options.stride;
+  json["forced_gate"] = options.forced_gate ? Json(*options.forced_gate) : Json(nullptr);
+  json["kv"] = options.kv;
+  json["dtype"] = device.dtype;
+  json["config"] = model.config_json();
+  return json;
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  DeviceConfig device_flags;
+  Flags flags("eval", "The loss of a checkpoint, in nats per predicted token, over a whole file and at any depth.");
+  flags.add(options);
+  flags.add(device_flags);
+  if (!flags.parse(argc, argv)) return 0;
+  check_flags(options);
+
+  const std::unique_ptr<Device> device = device_flags.open();
+  const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
+  const int depth = options.depth.value_or(model->depths().full);
+  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride};
+  if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
+  const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
+  if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
+  if (options.forced_gate) eval.forced_gate = static_cast<float>(*options.forced_gate);
+  check_options(*model, eval);
+  const TokenData data = open_data(options, model->config());
+
+  if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
+  EvalResult result;
+  {
+    Progress progress(2);
+    eval.progress = [&](std::int64_t done, std::int64_t all) {
+      progress.live(fmt::format("window {}/{}", done, all), done, all);
+      return true;
+    };
+    result = evaluate(*model, data, eval);
+  }
+  for (const auto& [at, loss] : result.by_depth)
+    check(std::isfinite(loss.mean), "{}: the loss at depth {} is {}; {}", data.name(), at, loss.mean,
+          first_bad_weight(model->params()));
+
+  const bool bytes = model->config().tokenizer == "bytes";
+  fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
+             model->config().context_length);
+  print_table(result, bytes);
+  if (options.json)
+    write_file(*options.json, report(options, *model, result, depth, bytes, device_flags).dump(2) + "\n");
+  return 0;
+}
+
+}  // namespace
+}  // namespace grt
+
+int main(int argc, char** argv) {
+  return grt::run_main("eval", [&] { return grt::run(argc, argv); });
+}

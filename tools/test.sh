@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# Builds and tests everything: the release build, the build with sanitizers, the build for any x86-64 CPU, the
+# installed library used by another program, and the source archive. Goes on after a failure, and counts.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+jobs=$(nproc)
+passed=0
+failed=0
+fast=false
+
+usage() {
+  echo "usage: tools/test.sh [--fast]"
+  echo "Installs what is missing, builds under build/test-* and runs every test; exits non-zero if one fails."
+  echo "  --fast   the release build and its tests alone"
+}
+
+for argument in "$@"; do
+  case $argument in
+    --fast) fast=true ;;
+    --help | -h) usage; exit 0 ;;
+    *) echo "test: unknown option $argument; --help lists the options" >&2; exit 1 ;;
+  esac
+done
+
+temporary=$(mktemp -d)
+trap 'rm -rf "$temporary"' EXIT
+logs=$root/build/test-logs
+mkdir -p "$logs"
+
+heading() { printf '\n== %s (after %d:%02d)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }
+
+# check NAME COMMAND...: one test. The output is shown when it fails.
+check() {
+  local name=$1 log=$logs/${1// /-}.log
+  shift
+  if "$@" > "$log" 2>&1 < /dev/null; then
+    passed=$((passed + 1))
+    echo "ok      $name"
+  else
+    failed=$((failed + 1))
+    tail -n 40 "$log"
+    echo "FAILED  $name"
+    return 1
+  fi
+}
+
+configure_and_build() {  # configure_and_build SOURCE BINARY TARGET CMAKE_FLAGS...
+  local source=$1 binary=$2 target=$3 launcher=()
+  shift 3
+  if command -v ccache > /dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  cmake -S "$source" -B "$binary" "${launcher[@]}" "$@" && cmake --build "$binary" --target "$target" --parallel "$jobs"
+}
+
+# Runs the tests of a build directory, and adds their numbers up from ctest's closing line:
+# "75% tests passed, 2 tests failed out of 8".
+run_ctest() {  # run_ctest DIRECTORY CTEST_FLAGS...
+  local log=$logs/ctest-${1##*/}.log line
+  local count='([0-9]+) tests? failed out of ([0-9]+)'
+  ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$jobs" "${@:2}" < /dev/null 2>&1 | tee "$log" || true
+  line=$(grep 'tests failed out of' "$log" || true)
+  if [[ $line =~ $count ]]; then
+    failed=$((failed + BASH_REMATCH[1]))
+    passed=$((passed + BASH_REMATCH[2] - BASH_REMATCH[1]))
+  else
+    failed=$((failed + 1))
+    echo "FAILED  ctest in $1 ran no test"
+  fi
+}
+
+release() {
+  heading "Release build"
+  check "the release build compiles" configure_and_build . build/test-release all -G Ninja -DCMAKE_BUILD_TYPE=Release &&
+    run_ctest build/test-release
+}
+
+# A build type of its own: -O1 keeps both the compilation and the run short.
+sanitizers() {
+  heading "Address and undefined-behaviour sanitizers"
+  check "the sanitized build compiles" configure_and_build . build/test-asan all -G Ninja -DGRT_SANITIZE=ON \
+    -DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1" &&
+    UBSAN_OPTIONS=print_stacktrace=1 run_ctest build/test-asan
+}
+
+portable() {
+  heading "Portable build: any x86-64 CPU, the tests of the library"
+  check "the portable build compiles" configure_and_build . build/test-portable grt_tests -G Ninja \
+    -DCMAKE_BUILD_TYPE=Release -DGRT_MARCH=x86-64 -DGRT_TOOLS=OFF &&
+    run_ctest build/test-portable --exclude-regex '^(tools|floors)$'
+}
+
+every_binary_starts() {  # every_binary_starts DIRECTORY
+  local binary
+  for binary in "$1"/*; do
+    "$binary" --help || { echo "$binary does not start"; return 1; }
+  done
+}
+
+installation() {
+  local prefix="$temporary/an installation"
+  heading "Installed library"
+  check "the release build installs" cmake --install build/test-release --prefix "$prefix" || return 0
+  check "every installed binary starts" every_binary_starts "$prefix/bin" || true
+  check "another program builds against the installed library" \
+    configure_and_build tests/consumer "$temporary/consumer" app -G Ninja -DCMAKE_PREFIX_PATH="$prefix" &&
+    check "another program runs with the installed library" "$temporary/consumer/app"
+}
+
+# What git would put into an archive: all files it does not ignore. Without git: all but the build directories.
+copy_sources() {  # copy_sources TO
+  mkdir -p "$1"
+  if git rev-parse --is-inside-work-tree > /dev/null 2>&1; then
+    git ls-files -z --cached --others --exclude-standard |
+      tar c --ignore-failed-read --null --files-from=- | tar x -C "$1"
+  else
+    tar c --exclude=./.git --exclude='./build*' --exclude=./out --exclude=./data . | tar x -C "$1"
+  fi
+}
+
+source_archive() {
+  local source="$temporary/a source archive" offline=()
+  heading "Source archive: no git, a path with spaces, Make, no network"
+  if unshare --map-root-user --net true 2> /dev/null; then offline=(unshare --map-root-user --net); fi
+  check "the sources can be copied" copy_sources "$source" || return 0
+  check "the archive configures without a network" \
+    "${offline[@]}" cmake -S "$source" -B "$source/build" -G "Unix Makefiles" -DGRT_TESTS=OFF || return 0
+  check "the archive builds" "${offline[@]}" cmake --build "$source/build" --target tokenize --parallel "$jobs" &&
+    check "the binary of the archive starts" "$source/build/bin/tokenize" --help
+}
+
+tools/install.sh
+heading "Scripts"
+check "the Python scripts do what they say" python3 tests/tools/scripts_test.py || true
+if command -v shellcheck > /dev/null; then
+  check "shellcheck finds nothing in the shell scripts" shellcheck tools/*.sh .ci/run || true
+fi
+release || true
+if ! $fast; then
+  sanitizers || true
+  portable || true
+  installation || true
+  source_archive || true
+fi
+
+printf '\nTook %d:%02d.\n' $((SECONDS / 60)) $((SECONDS % 60))
+echo "$passed passed, $failed failed"
+[[ $failed == 0 ]]
