@@ -14,7 +14,8 @@ Into Sink::into() const {
     s.written = true;
     return {s.grad.view(shape_), false};
   }
-  if (!s.fixed && s.grad.shared()) s.grad = s.grad.clone();  // adopted earlier: someone else may still read it
+  if (s.adopted && s.grad.shared()) s.grad = s.grad.clone();
+  s.adopted = false;
   return {s.grad.view(shape_), true};
 }
 
@@ -28,7 +29,7 @@ Into Sink::accumulate() const {
 void Sink::adopt(const Tensor& dy) const {
   check(fresh(), "adopt: the slot has a gradient already, or wants none");
   slot_->grad = dy.view(shape_);
-  slot_->written = true;
+  slot_->written = slot_->adopted = true;
 }
 
 Var Var::leaf(Tensor value) {
@@ -59,7 +60,11 @@ Var Var::view(Shape shape) const {
 
 Tape* Tape::recording() { return current; }
 
-void Tape::push(std::string_view op, std::vector<Var*> outputs, Backward backward) {
+void Tape::push(std::string_view op, std::vector<Var*> outputs, std::initializer_list<Var> inputs, Backward backward) {
+  std::vector<Sink> repeated;
+  for (const Var* a = inputs.begin(); a != inputs.end(); ++a)
+    for (const Var* b = inputs.begin(); b != a; ++b)
+      if (a->slot_ && a->slot_ == b->slot_) repeated.push_back(a->sink());
   std::vector<std::shared_ptr<Slot>> slots;
   std::vector<Shape> shapes;
   for (Var* v : outputs) {
@@ -67,7 +72,8 @@ void Tape::push(std::string_view op, std::vector<Var*> outputs, Backward backwar
     slots.push_back(v->slot_);
     shapes.push_back(v->shape());
   }
-  steps_.push_back({op, [slots = std::move(slots), shapes = std::move(shapes), backward = std::move(backward)] {
+  steps_.push_back({op, [slots = std::move(slots), shapes = std::move(shapes), repeated = std::move(repeated),
+                         backward = std::move(backward)] {
                       std::vector<Tensor> douts(slots.size());
                       bool any = false;
                       for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -78,7 +84,9 @@ void Tape::push(std::string_view op, std::vector<Var*> outputs, Backward backwar
                         slots[i]->written = false;
                         any = true;
                       }
-                      if (any) backward(douts);
+                      if (!any) return;
+                      for (const Sink& sink : repeated) sink.accumulate();
+                      backward(douts);
                     }});
 }
 
@@ -120,7 +128,7 @@ Var checkpoint(std::function<Var()> block) {
     Record off(nullptr);
     out = block();
   }
-  tape->push("checkpoint", {&out}, [block = std::move(block)](const std::vector<Tensor>& dout) {
+  tape->push("checkpoint", {&out}, {}, [block = std::move(block)](const std::vector<Tensor>& dout) {
     Tape inner;
     Var again;
     {

@@ -25,7 +25,8 @@ struct Slot {
   Device* device;
   Tensor grad;
   bool written = false;
-  bool fixed = false;  // grad is memory given from outside: it is written to, never replaced
+  bool fixed = false;    // grad is memory given from outside: it is written to, never replaced
+  bool adopted = false;  // grad is memory that others may still read: it is copied before it is added to
 };
 
 // The way to an input's gradient, without the input: what a backward closure keeps of a value that it does not need to
@@ -83,9 +84,10 @@ class Tape {
   static Tape* recording();
 
   // Appends a step for `outputs`, which become leaves that hand their gradients to `backward`: one tensor each, empty
-  // where no gradient arrived. Steps whose outputs received none are skipped.
+  // where no gradient arrived. Steps whose outputs received none are skipped. A value that stands twice among the
+  // inputs has its gradient zeroed first, so that each of its sinks adds, in whatever order a kernel writes them.
   using Backward = std::function<void(const std::vector<Tensor>& douts)>;
-  void push(std::string_view op, std::vector<Var*> outputs, Backward backward);
+  void push(std::string_view op, std::vector<Var*> outputs, std::initializer_list<Var> inputs, Backward backward);
 
  private:
   struct Step {
@@ -134,7 +136,8 @@ Var record(std::string_view op, Tensor out, std::initializer_list<Var> inputs, B
   Var v(std::move(out));
   observed(op, v.value());
   if (recorded(inputs))
-    Tape::recording()->push(op, {&v}, [f = std::move(backward)](const std::vector<Tensor>& dout) { f(dout[0]); });
+    Tape::recording()->push(op, {&v}, inputs,
+                            [f = std::move(backward)](const std::vector<Tensor>& dout) { f(dout[0]); });
   return v;
 }
 
@@ -146,7 +149,7 @@ std::pair<Var, Var> record(std::string_view op, Tensor first, Tensor second, std
   observed(op, v.first.value());
   observed(op, v.second.value());
   if (recorded(inputs))
-    Tape::recording()->push(op, {&v.first, &v.second},
+    Tape::recording()->push(op, {&v.first, &v.second}, inputs,
                             [f = std::move(backward)](const std::vector<Tensor>& dout) { f(dout[0], dout[1]); });
   return v;
 }

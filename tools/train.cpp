@@ -110,6 +110,8 @@ void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& mo
 int train(Run& run, const Flags& flags, const std::string& command) {
   if (run.config.resume) take_over(run, flags);
   apply_recipe(run.config, flags);
+  const std::unique_ptr<Device> device = run.device.open();  // outlives every tensor
+  const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run);
   if (run.config.resume) check_same_model(run, *model);
   TrainPlan plan = resolve(run.config, *model);
@@ -127,14 +129,13 @@ int train(Run& run, const Flags& flags, const std::string& command) {
   std::optional<TokenData> val;
   if (!run.config.data_val.empty()) val = TokenData::open(run.config.data_val, model->config().vocab_size);
 
-  const std::unique_ptr<Device> device = run.device.open();
   const MemoryNeeds needs = memory_needs(run, plan, *model);
   const MemoryPlan memory = plan_memory(needs);
   print_header(run, plan, *model, *device);
   fmt::print("{}", describe(memory));
   check_fits(memory, needs, available_memory());
 
-  model->params().allocate(*device, run.device.type());
+  model->params().allocate(*device, dtype);
   model->params().allocate_gradients();
   if (run.config.resume)
     load_parameters(model->params(), run.checkpoint / "model.safetensors");

@@ -142,9 +142,11 @@ void check_tensors(const LanguageModel& model, const Safetensors& file, const st
   for (const Param& p : model.params().all()) {
     const auto it = file.entries().find(p.name);
     check(it != file.entries().end(), "{}: tensor {} {} is missing", where, p.name, p.shape);
-    check(it->second.shape.size() <= Shape::kMaxRank && shape_of(it->second) == p.shape,
-          "{}: tensor {} has the shape ({}), config.json makes it {}", where, p.name, fmt::join(it->second.shape, ", "),
-          p.shape);
+    const SafetensorsEntry& stored = it->second;
+    check(stored.shape.size() <= Shape::kMaxRank, "{}: tensor {} has {} dimensions, config.json makes it {}", where,
+          p.name, stored.shape.size(), p.shape);
+    check(shape_of(stored) == p.shape, "{}: tensor {} has the shape {}, config.json makes it {}", where, p.name,
+          shape_of(stored), p.shape);
   }
   for (const auto& [name, entry] : file.entries())
     check(name == kHead || model.params().find(name) != nullptr, "{}: tensor {} belongs to no part of this model",

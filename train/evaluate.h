@@ -11,13 +11,14 @@
 namespace grt {
 
 struct EvalOptions {
-  std::vector<int> depths = {};      // ascending
-  std::int64_t batch_size = 8;       // windows at a time; results do not depend on it
-  std::int64_t stride = 0;           // 0: windows do not overlap; else a window every `stride` tokens, each token
-                                     // scored once, in the window that gives it the longest context
-  std::int64_t most_batches = 0;     // stop after so many batches; 0: the whole split
+  std::vector<int> depths = {};           // ascending
+  std::int64_t batch_size = 8;            // windows at a time; results do not depend on it
+  std::int64_t stride = 0;                // 0: windows do not overlap; else a window every `stride` tokens, each token
+                                          // scored once, in the window that gives it the longest context
+  std::int64_t most_batches = 0;          // stop after so many batches; 0: the whole split
   std::optional<float> forced_gate = {};  // grt, analysis
-  std::function<bool(std::int64_t done, std::int64_t all)> progress = {};  // windows, after each batch; false stops early
+  // After each batch: the windows done, of all. False stops early.
+  std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };
 
 struct DepthLoss {

@@ -95,7 +95,7 @@ Tensor slice(const Tensor& x, std::int64_t first, std::int64_t count) {
 
 TEST_SUITE("ops") {
   TEST_CASE("attention and its gradient agree with the oracle") {
-    const Json module = oracle("attention");
+    const Json module = reference("attention");
     for (DType type : kReals) {
       const Size size{2, 9, 2, 5};
       const Tensor qkv = tensor(size.wide(), numbers(module.at("qkv")), type);

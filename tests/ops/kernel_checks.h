@@ -46,7 +46,7 @@ inline Values numbers(const Json& json) {
   append_numbers(json, v);
   return v;
 }
-inline Json oracle(const std::string& name) { return read_json(fixture("modules.json").string()).at(name); }
+inline Json reference(const std::string& name) { return read_json(fixture("modules.json").string()).at(name); }
 
 // max |got - expected| / max |expected|; infinite where a NaN came.
 inline double relative_error(const Values& got, const Values& expected) {

@@ -30,7 +30,7 @@ Result reference(const Values& logits, const std::vector<std::int32_t>& targets,
 
 TEST_SUITE("ops") {
   TEST_CASE("cross_entropy agrees with the oracle") {
-    const Json module = oracle("cross_entropy_padded");
+    const Json module = reference("cross_entropy_padded");
     const Tensor targets = integers({5}, module.at("targets").get<std::vector<std::int32_t>>());
     for (DType type : kReals) {
       const Tensor logits = tensor({5, 16}, numbers(module.at("logits")), type), dlogits = Tensor::like(logits);

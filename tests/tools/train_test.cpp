@@ -297,7 +297,8 @@ TEST_SUITE("tools") {
     write_file(dir / "odd.json", "{\"architecture\": \"dense\", \"n_layer\": 3}");
     write_file(dir / "broken.json", "{\"architecture\": ");
     const std::string data = tokens_of("grt"), out = (dir / "out").string();
-    const Words base = {"--data-train", data, "--out", out, "--steps", "1", "--vocab-size", "97"};
+    const Words base = {"--data-train",     data, "--out", out, "--steps", "1", "--vocab-size", "97",
+                        "--context-length", "30"};
     const std::vector<std::pair<Words, std::string>> cases = {
         {{"--model", "grt-nano", "--learing-rate", "1"}, "--learing-rate"},
         {{"--model", "grt-nano", "--lr", "abc"}, "--lr"},
