@@ -12,6 +12,7 @@ Into Sink::into() const {
   if (!s.written) {
     if (!s.fixed) s.grad = Tensor::empty(shape_, s.dtype, *s.device);
     s.written = true;
+    s.adopted = false;
     return {s.grad.view(shape_), false};
   }
   if (s.adopted && s.grad.shared()) s.grad = s.grad.clone();

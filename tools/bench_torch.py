@@ -94,6 +94,12 @@ def build(shape):
     return step
 
 
+def blas_libraries():
+    """What PyTorch multiplies with: reference BLAS, for one, is some 30 times slower than OpenBLAS."""
+    with open("/proc/self/maps") as maps:
+        return sorted({line.split()[-1] for line in maps if "blas" in line.split()[-1]})
+
+
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -142,16 +148,18 @@ def main():
     try:
         import torch
     except ImportError:
-        sys.exit(f"bench_torch.py: {sys.executable} has no module torch; on Debian: apt-get install python3-torch")
+        sys.exit(f"bench_torch.py: {sys.executable} has no module torch; on Debian: apt-get install python3-torch "
+                 "libopenblas0-pthread")
     if args.what == "compare" and not args.bench:
         parser.error("compare needs --bench")
     torch.set_num_threads(args.threads)
 
     shape = SHAPES[args.shape]
     tokens = shape["batch"] * shape["context"]
+    # Started first: a child's peak memory includes what its parent held at the fork.
+    own = Own(args.bench, shape, args.threads) if args.what == "compare" else None
     theirs_step = build(shape)
     theirs_step()  # memory is taken, pages are touched
-    own = Own(args.bench, shape, args.threads) if args.what == "compare" else None
     theirs_seconds, own_seconds = [], []
     for _ in range(args.rounds):
         theirs_seconds.append(theirs_step())
@@ -160,6 +168,7 @@ def main():
 
     result = {"shape": args.shape, "batch": shape["batch"], "context": shape["context"], "threads": args.threads,
               "rounds": args.rounds, "torch_version": torch.__version__,
+              "blas": blas_libraries(),
               "torch": summary(theirs_seconds, tokens, peak_bytes())}
     if own:
         result["grt"] = summary(own_seconds, tokens, own.last["peak_bytes"])
