@@ -162,6 +162,18 @@ Outcome Running::wait() {
   return outcome;
 }
 
+std::vector<std::string> decimal_comma_locale() {
+  static const TempDir dir;
+  static const bool made =
+      std::system(("localedef -i de_DE -f UTF-8 '" + (dir / "de_DE.UTF-8").string() + "' > /dev/null 2>&1").c_str()) ==
+      0;
+  if (!made) {
+    MESSAGE("localedef made no locale with a decimal comma: results under one were not tried");
+    return {};
+  }
+  return {"LOCPATH=" + dir.path.string(), "LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8"};
+}
+
 std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(GRT_TEST_DIR) / "fixtures" / name;
 }

@@ -69,6 +69,10 @@ inline Outcome run_tool(const std::string& tool, const std::vector<std::string>&
   return Running(tool, arguments, env, directory).wait();
 }
 
+// Environment entries under which numbers have a decimal comma, by a locale compiled into a temporary directory; says
+// so and is empty where localedef or its sources (package locales) are missing.
+std::vector<std::string> decimal_comma_locale();
+
 std::filesystem::path fixture(const std::string& name);  // a file or directory under tests/fixtures
 
 }  // namespace grt::test

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "core/safetensors.h"
 #include "core/threads.h"
 #include "tests/support.h"
+#include "train/checkpoint.h"
 
 namespace grt {
 namespace {
@@ -253,6 +255,42 @@ TEST_SUITE("tools") {
     CHECK_FALSE(fs::exists(dir / "out" / "latest"));
   }
 
+  TEST_CASE("a gradient that overflows while the loss is finite stops before the update and is named") {
+    const TempDir dir;
+    auto model = load_model(oracle("grt"), test::cpu());
+    const Tensor& scale = model->params().find("ln_f.weight")->var.value();
+    for (std::int64_t i = 0; i < scale.numel(); ++i) scale.data<float>()[i] = 3e36f;
+    std::vector<NamedTensor> tensors;
+    for (const Param& p : model->params().all()) tensors.push_back({p.name, p.var.value()});
+    make_directories(dir / "steep");
+    write_safetensors(dir / "steep" / "model.safetensors", tensors);
+    write_file(dir / "steep" / "config.json", model->config_json().dump());
+    const test::Outcome run = run_tool("train", small_run(dir / "out", {"--init-from", (dir / "steep").string()}));
+    CHECK(run.code == 1);
+    CHECK(contains(run.err, "step 1: stopped before the update: gradient of "));
+    CHECK(step_lines(dir / "out").empty());
+    CHECK_FALSE(fs::exists(dir / "out" / "latest"));
+  }
+
+  TEST_CASE("with --depth-scope step the micro-batches of a step share their depth") {
+    const TempDir dir;
+    REQUIRE(run_tool("train", small_run(dir / "run", {"--depth-scope", "step"})).code == 0);
+    for (const Record& r : step_lines(dir / "run")) {
+      const double depth = r["depth"].get<double>();
+      CHECK(depth == std::floor(depth));
+    }
+  }
+
+  TEST_CASE("mfu is null without a known peak and a share of it with one") {
+    const TempDir dir;
+    REQUIRE(run_tool("train", small_run(dir / "none")).code == 0);
+    CHECK(step_lines(dir / "none")[0]["mfu"].is_null());
+    REQUIRE(run_tool("train", small_run(dir / "some", {"--peak-tflops", "1"})).code == 0);
+    const double mfu = step_lines(dir / "some")[0]["mfu"].get<double>();
+    CHECK(mfu > 0);
+    CHECK(mfu < 1);
+  }
+
   TEST_CASE("a run that diverges stops before the update; its last checkpoint is intact") {
     const TempDir dir;
     Words words = small_run(dir / "hot", {"--grad-clip", "0", "--warmup-steps", "0"});
@@ -364,7 +402,7 @@ TEST_SUITE("tools") {
   TEST_CASE("results depend neither on the working directory nor on the locale") {
     const TempDir dir;
     REQUIRE(run_tool("train", small_run(dir / "here")).code == 0);
-    REQUIRE(run_tool("train", small_run(dir / "there"), {"LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8"}, "/").code == 0);
+    REQUIRE(run_tool("train", small_run(dir / "there"), test::decimal_comma_locale(), "/").code == 0);
     check_same_run(dir / "here", dir / "there", "step-00000008");
   }
 
@@ -375,6 +413,22 @@ TEST_SUITE("tools") {
     CHECK_FALSE(contains(run.out + run.err, "\x1b"));
     CHECK(contains(run.out, "memory: weights"));
     CHECK(contains(run.out, "validation loss"));
+  }
+
+  TEST_CASE("a terminal gets a live line with the step, the share done and the time left") {
+    const TempDir dir;
+    std::string command = std::string(GRT_BIN_DIR) + "/train";
+    for (const std::string& word : small_run(dir / "run")) command += " " + word;
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> terminal(
+        popen(("script -qec '" + command + "' /dev/null < /dev/null").c_str(), "r"), pclose);
+    REQUIRE(terminal != nullptr);
+    std::string seen;
+    for (int c = std::fgetc(terminal.get()); c != EOF; c = std::fgetc(terminal.get())) seen += static_cast<char>(c);
+    CAPTURE(seen);
+    CHECK(contains(seen, "\r\x1b[Kstep "));
+    CHECK(contains(seen, "step 8/8"));
+    CHECK(contains(seen, "100%"));
+    CHECK(contains(seen, " left"));
   }
 
   TEST_CASE("as many threads as this process may use, unless told otherwise") {
