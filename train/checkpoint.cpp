@@ -128,7 +128,8 @@ void save_checkpoint(const fs::path& out, const LanguageModel& model, const Mome
     std::vector<NamedTensor> both = flat_parts(params, moments.m, "m.");
     for (NamedTensor& t : flat_parts(params, moments.v, "v.")) both.push_back(std::move(t));
     write_safetensors(temporary / "optimizer.safetensors", both);
-    Json trainer{{"step", state.step}, {"tokens", state.tokens}, {"sequences", state.sequences}};
+    Json trainer{
+        {"step", state.step}, {"tokens", state.tokens}, {"sequences", state.sequences}, {"validated", state.validated}};
     trainer["best_val_loss"] = state.best_val_loss ? Json(*state.best_val_loss) : Json(nullptr);
     trainer["flags"] = state.flags;
     write_file(temporary / "trainer.json", trainer.dump(1) + "\n");
@@ -159,6 +160,7 @@ TrainerState load_trainer_state(const fs::path& checkpoint) {
     state.step = json.at("step").get<std::int64_t>();
     state.tokens = json.at("tokens").get<std::int64_t>();
     state.sequences = json.at("sequences").get<std::int64_t>();
+    state.validated = json.at("validated").get<std::int64_t>();
     if (!json.at("best_val_loss").is_null()) state.best_val_loss = json.at("best_val_loss").get<double>();
     state.flags = json.at("flags");
   } catch (const Json::exception& e) {

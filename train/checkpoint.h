@@ -26,6 +26,7 @@ struct TrainerState {
   std::int64_t step = 0;       // finished updates
   std::int64_t tokens = 0;     // trained on so far
   std::int64_t sequences = 0;  // drawn so far: the position in sequential data
+  std::int64_t validated = 0;  // the step of the last finished validation
   std::optional<double> best_val_loss;
   Json flags;  // of the run, by flag name
 };

@@ -39,27 +39,37 @@ Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, s
       optimizer_(model.params(), {plan.config.beta1, plan.config.beta2, plan.config.eps, plan.config.weight_decay,
                                   plan.config.grad_clip}),
       log_(plan.config.out, state_.step),
-      first_step_(state_.step) {}
+      first_step_(state_.step),
+      saved_step_(state_.step) {}
 
 void Trainer::load_moments(const fs::path& checkpoint) {
   grt::load_moments(model_.params(), optimizer_.moments(), checkpoint);
 }
 
 int Trainer::run() {
-  while (state_.step < plan_.steps) {
+  for (;;) {
+    if (!finish_step()) return interrupted();
+    if (state_.step >= plan_.steps) return 0;
     const auto begin = std::chrono::steady_clock::now();
     StepStats stats{};
     if (!step(state_.step, stats)) return interrupted();
     log_step(stats, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-
-    const bool last = state_.step == plan_.steps;
-    const std::optional<double> best_before = state_.best_val_loss;
-    if (val_ && (last || state_.step % plan_.eval_every == 0) && !validate()) return interrupted();
-    const bool best = state_.best_val_loss != best_before;
-    if (best || last || state_.step % plan_.save_every == 0) save(best);
-    if (signals_.received() != 0 && !last) return interrupted();
   }
-  return 0;
+}
+
+// The validation and the checkpoint that are due after the last finished step. An interrupted validation is still due
+// when the run is resumed.
+bool Trainer::finish_step() {
+  if (state_.step == 0) return true;
+  const bool last = state_.step == plan_.steps;
+  bool best = false;
+  if (val_ && state_.validated < state_.step && (last || state_.step % plan_.eval_every == 0)) {
+    const std::optional<double> best_before = state_.best_val_loss;
+    if (!validate()) return false;
+    best = state_.best_val_loss != best_before;
+  }
+  if (best || (saved_step_ != state_.step && (last || state_.step % plan_.save_every == 0))) save(best);
+  return true;
 }
 
 bool Trainer::step(std::int64_t step, StepStats& stats) {
@@ -156,18 +166,18 @@ bool Trainer::validate() {
   progress_.line(fmt::format("step {:>6}  validation loss {:.4f}{}", state_.step, loss,
                              result.by_depth.size() > 1 ? "  by depth" + listed : ""));
   if (!state_.best_val_loss || loss < *state_.best_val_loss) state_.best_val_loss = loss;
+  state_.validated = state_.step;
   return true;
 }
 
 void Trainer::save(bool best) {
-  if (saved_step_ == state_.step) return;
   save_checkpoint(plan_.config.out, model_, optimizer_.moments(), state_, best, plan_.config.keep);
   saved_step_ = state_.step;
 }
 
 int Trainer::interrupted() {
   const int signal = signals_.received();
-  if (state_.step > first_step_) save(false);
+  if (state_.step != saved_step_) save(false);
   const std::string next = state_.step == 0 ? "nothing to go on from" : fmt::format("to go on:\n  {}", resume_command_);
   progress_.line(fmt::format("interrupted by {} after step {}; {}", strsignal(signal), state_.step, next));
   return 128 + signal;

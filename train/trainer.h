@@ -35,6 +35,7 @@ class Trainer {
   bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed
   double micro_batch(std::int64_t step, std::int64_t index, int depth);
   int draw_depth(std::int64_t step, std::int64_t index) const;
+  bool finish_step();  // false: interrupted
   void log_step(const StepStats& stats, double seconds);
   bool validate();  // false: interrupted
   void save(bool best);
@@ -51,7 +52,7 @@ class Trainer {
   RunLog log_;
   Progress progress_;
   SignalGuard signals_;
-  std::int64_t first_step_, saved_step_ = -1;
+  std::int64_t first_step_, saved_step_;
   std::string last_val_;
 };
 

@@ -135,6 +135,15 @@ TEST_SUITE("models") {
     }
   }
 
+  TEST_CASE("a step that repeats an earlier one asks the system for no memory") {
+    auto model = build(toy("grt"));
+    const Pass pass{.training = true, .key = {9, 0, 0}};
+    for (const int depth : {3, 2}) gradients(*model, pass, depth);
+    const std::size_t before = test::cpu().system_calls();
+    for (const int depth : {3, 2, 1, 3}) gradients(*model, pass, depth);
+    CHECK(test::cpu().system_calls() == before);
+  }
+
   TEST_CASE("the core is one set of weights: the number of parameters does not depend on R, applications do") {
     const auto shallow = make_model(toy("grt", {{"n_recurrences", 2}}), "test");
     const auto deep = make_model(toy("grt", {{"n_recurrences", 9}}), "test");

@@ -37,7 +37,7 @@ TEST_SUITE("train") {
     const test::TempDir dir;
     auto model = toy(1);
     const Moments moments = moments_of(*model, 10);
-    const TrainerState state{12, 3456, 78, 1.25, Json{{"lr", 0.1}}};
+    const TrainerState state{12, 3456, 78, 10, 1.25, Json{{"lr", 0.1}}};
     save_checkpoint(dir.path, *model, moments, state, true, 2);
 
     CHECK(resolve_checkpoint(dir.path) == dir / "step-00000012");
@@ -55,6 +55,7 @@ TEST_SUITE("train") {
     CHECK(back.step == 12);
     CHECK(back.tokens == 3456);
     CHECK(back.sequences == 78);
+    CHECK(back.validated == 10);
     CHECK(back.best_val_loss == 1.25);
     CHECK(back.flags == state.flags);
   }
@@ -64,7 +65,7 @@ TEST_SUITE("train") {
     auto model = toy(1);
     const Moments moments = moments_of(*model, 10);
     for (int step = 1; step <= 5; ++step)
-      save_checkpoint(dir.path, *model, moments, {step, 0, 0, {}, Json::object()}, step == 2, 2);
+      save_checkpoint(dir.path, *model, moments, {step, 0, 0, 0, {}, Json::object()}, step == 2, 2);
     CHECK(read_file(dir / "latest") == "step-00000005\n");
     CHECK(read_file(dir / "best") == "step-00000002\n");
     std::vector<std::string> names;
@@ -77,7 +78,7 @@ TEST_SUITE("train") {
     const test::TempDir dir;
     auto model = toy(1);
     const Moments moments = moments_of(*model, 10);
-    save_checkpoint(dir.path, *model, moments, {1, 0, 0, {}, Json::object()}, false, 2);
+    save_checkpoint(dir.path, *model, moments, {1, 0, 0, 0, {}, Json::object()}, false, 2);
     const std::string before = read_file(dir / "step-00000001" / "model.safetensors");
 
     rlimit old{};
@@ -86,7 +87,7 @@ TEST_SUITE("train") {
     const rlimit small{1024, old.rlim_max};
     setrlimit(RLIMIT_FSIZE, &small);
     const std::string error = error_of([&] {
-      save_checkpoint(dir.path, *model, moments, {2, 0, 0, {}, Json::object()}, false, 2);
+      save_checkpoint(dir.path, *model, moments, {2, 0, 0, 0, {}, Json::object()}, false, 2);
     });
     setrlimit(RLIMIT_FSIZE, &old);
     std::signal(SIGXFSZ, SIG_DFL);
@@ -103,11 +104,11 @@ TEST_SUITE("train") {
     const test::TempDir dir;
     auto model = toy(1);
     const Moments moments = moments_of(*model, 10);
-    save_checkpoint(dir.path, *model, moments, {1, 0, 0, {}, Json::object()}, false, 2);
+    save_checkpoint(dir.path, *model, moments, {1, 0, 0, 0, {}, Json::object()}, false, 2);
     make_directories(dir / ".step-00000002.tmp-1");
     write_file(dir / ".step-00000002.tmp-1" / "config.json", "{");
     CHECK(resolve_checkpoint(dir.path) == dir / "step-00000001");
-    save_checkpoint(dir.path, *model, moments, {3, 0, 0, {}, Json::object()}, false, 2);
+    save_checkpoint(dir.path, *model, moments, {3, 0, 0, 0, {}, Json::object()}, false, 2);
     CHECK_FALSE(fs::exists(dir / ".step-00000002.tmp-1"));
   }
 
