@@ -66,6 +66,10 @@ nlohmann::json parse_sorted_json(std::string_view text, const std::string& file)
   return parse_strictly<nlohmann::json>(text, file);
 }
 
+std::string to_text(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 Json read_json(const std::string& file) { return parse_json(read_file(file, kMaxFile), file); }
 
 }  // namespace grt

@@ -13,6 +13,9 @@ using Json = nlohmann::ordered_json;
 Json parse_json(std::string_view text, const std::string& file);
 // The same with sorted keys, for objects that may have very many: Json searches its keys one by one.
 nlohmann::json parse_sorted_json(std::string_view text, const std::string& file);
+// Text of `json`; bytes that are not UTF-8 (of a path, say) become U+FFFD instead of an exception.
+std::string to_text(const Json& json, int indent = -1);
+
 Json read_json(const std::string& file);  // up to 100 MB
 
 }  // namespace grt

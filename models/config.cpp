@@ -38,6 +38,7 @@ void not_negative(const std::string& where, const char* name, double value) {
 }
 
 constexpr int kMostBlocks = 4096;
+constexpr int kMostApplications = 100000;
 
 }  // namespace
 
@@ -66,10 +67,13 @@ void GrtConfig::complete(const std::string& where) {
   in_range(where, "n_core", n_core, 1, kMostBlocks);
   in_range(where, "n_recurrences", n_recurrences, 1, kMostBlocks);
   in_range(where, "n_coda", n_coda, 0, kMostBlocks);
+  const std::int64_t applications = n_prelude + static_cast<std::int64_t>(n_core) * n_recurrences + n_coda;
+  check(applications <= kMostApplications, "{}: n_core {} x n_recurrences {} are {} block applications, above {}",
+        where, n_core, n_recurrences, applications, kMostApplications);
   in_range(where, "r_min", r_min, 0, n_recurrences);
   not_negative(where, "state_noise", state_noise);
   not_negative(where, "gate_noise", gate_noise);
-  check(gate_temperature > 0 && gate_temperature <= 1e6, "{}: gate_temperature must be positive, not {}", where,
+  check(gate_temperature >= 1e-6 && gate_temperature <= 1e6, "{}: gate_temperature must be 1e-6..1e6, not {}", where,
         gate_temperature);
   check(gate_bias >= -1e6 && gate_bias <= 1e6, "{}: gate_bias must be a finite number, not {}", where, gate_bias);
 }

@@ -38,12 +38,13 @@ Tensor LanguageModel::losses(const Tensor& z, const Tensor& targets) const {
   return token_losses(z, backbone_->wte->var.value(), targets, config().vocab_size);
 }
 
-void LanguageModel::check_depth(int depth) const {
+void LanguageModel::check_depth(int depth, const char* what) const {
   const auto [lowest, full, highest] = depths();
-  if (highest == std::numeric_limits<int>::max())
-    check(depth >= lowest, "depth {}: this model has exits at {} and deeper", depth, lowest);
+  if (highest == kAnyDepth)
+    check(lowest <= depth && depth <= highest, "{} {}: this model has exits at {} and deeper, up to {}", what, depth,
+          lowest, highest);
   else
-    check(lowest <= depth && depth <= highest, "depth {}: this model has exits at {}..{}", depth, lowest, highest);
+    check(lowest <= depth && depth <= highest, "{} {}: this model has exits at {}..{}", what, depth, lowest, highest);
 }
 
 KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int depth) const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,9 +30,11 @@ struct Flops {
   double executed_body, executed_head;  // causal half of attention, hoisted anchor, padded head
 };
 
+inline constexpr int kAnyDepth = 100000;  // deeper is a slip of the finger
+
 struct DepthRange {
   int lowest, full;  // full: the depth trained for
-  int highest = std::numeric_limits<int>::max();
+  int highest = kAnyDepth;
 };
 
 class LanguageModel {
@@ -57,7 +58,8 @@ class LanguageModel {
       const Tensor& z) const;  // (..., d) -> (..., padded_vocab_size); columns from vocab_size on mean nothing
   Tensor losses(const Tensor& z, const Tensor& targets) const;  // (R), in nats
 
-  void check_depth(int depth) const;  // throws Error naming the range
+  // Throws Error naming `what` (a flag) and the range.
+  void check_depth(int depth, const char* what = "depth") const;
   KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth) const;
 
   const BackboneConfig& config() const { return backbone_->config; }

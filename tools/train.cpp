@@ -22,8 +22,8 @@ std::string resume_command(int argc, char** argv) {
   bool resumes = false;
   for (int i = 0; i < argc; ++i) {
     std::string word = argv[i];
-    if (word == "--overwrite") continue;
-    resumes |= word == "--resume";
+    if (word.starts_with("--overwrite")) continue;
+    resumes |= word.starts_with("--resume");
     if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@") !=
             word.npos ||
         word.empty()) {
@@ -54,6 +54,7 @@ Json run_flags(const Run& run) {
 void take_over(Run& run, const Flags& flags) {
   check(!run.config.out.empty(), "--out: is missing");
   check(!run.config.overwrite, "--resume and --overwrite exclude each other");
+  check(!flags.given("init-from"), "--resume and --init-from exclude each other");
   run.checkpoint = resolve_checkpoint(run.config.out);
   run.start = load_trainer_state(run.checkpoint);
   std::vector<std::string> changes = restore_values(run.config, run.start.flags, flags);
@@ -62,11 +63,12 @@ void take_over(Run& run, const Flags& flags) {
   for (const std::string& change : changes) fmt::print("{}\n", change);
 }
 
-// The configuration asked for: a preset or file, or that of a checkpoint, with the model flags applied.
-std::unique_ptr<LanguageModel> declare_model(const Run& run) {
+// The configuration asked for: a preset or file, or that of the checkpoint the run goes on or starts from, with the
+// model flags applied.
+std::unique_ptr<LanguageModel> declare_model(const Run& run, const Flags& flags) {
   Json json;
   std::string where = "--model " + run.config.model;
-  if (!run.config.model.empty()) {
+  if (!run.config.model.empty() && (run.checkpoint.empty() || flags.given("model"))) {
     json = find_model(run.config.model);
   } else {
     check(!run.config.init_from.empty() || !run.checkpoint.empty(), "--model: is missing");
@@ -96,11 +98,11 @@ MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageMo
 void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device) {
   const std::int64_t context = plan.order.context_length;
   const Flops flops = model.flops(context, model.depths().full);
+  const std::string source = !run.config.model.empty() ? run.config.model : "of " + run.config.init_from;
   fmt::print("model: {} {}, {} parameters, {:.3g} MFLOP/token forward at full depth {}\n", model.config().architecture,
-             run.config.model, model.params().count(), (flops.executed_body + flops.executed_head) / 1e6,
-             model.depths().full);
+             source, model.params().count(), (flops.executed_body + flops.executed_head) / 1e6, model.depths().full);
   fmt::print("device: {}, {}, {} threads\n", device.name(), run.device.dtype, thread_count());
-  fmt::print("steps: {} of {} tokens ({} micro-batches of {} x {}), depth {}\n", plan.steps,
+  fmt::print("steps: {} of {} tokens ({} x {} x {}: micro-batches, sequences, context), depth {}\n", plan.steps,
              run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size,
              context,
              plan.depth.random() ? fmt::format("{} in {}..{}", plan.depth.sampler, plan.depth.lowest, plan.depth.depth)
@@ -108,11 +110,13 @@ void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& mo
 }
 
 int train(Run& run, const Flags& flags, const std::string& command) {
-  if (run.config.resume) take_over(run, flags);
-  apply_recipe(run.config, flags);
+  if (run.config.resume)
+    take_over(run, flags);
+  else
+    apply_recipe(run.config, flags);
   const std::unique_ptr<Device> device = run.device.open();  // outlives every tensor
   const DType dtype = run.device.type();
-  const std::unique_ptr<LanguageModel> model = declare_model(run);
+  const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
   if (run.config.resume) check_same_model(run, *model);
   TrainPlan plan = resolve(run.config, *model);
   plan.order.first_step = run.start.step;
@@ -144,6 +148,8 @@ int train(Run& run, const Flags& flags, const std::string& command) {
   else
     model->params().initialize(run.config.seed);
 
+  make_directories(run.config.out);
+  const DirectoryLock lock(run.config.out);
   if (!run.config.resume) claim_directory(run.config.out, run.config.overwrite);
   run.start.flags = run_flags(run);
   Trainer trainer(plan, *model, std::move(train), std::move(val), run.start, command);

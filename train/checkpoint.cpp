@@ -1,8 +1,11 @@
 #include "train/checkpoint.h"
 
+#include <fcntl.h>
+#include <stdio.h>  // renameat2
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 
 #include "core/safetensors.h"
@@ -23,22 +26,30 @@ bool is_checkpoint(const fs::path& p) {
   return fs::is_regular_file(p / "config.json", ignored) && fs::is_regular_file(p / "model.safetensors", ignored);
 }
 
-// The number in "step-00000500", or -1.
-std::int64_t step_of(const std::string& name) {
-  if (!name.starts_with("step-")) return -1;
-  std::int64_t step = -1;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + 5, end, step);
-  return error == std::errc{} && stop == end ? step : -1;
-}
-
 std::string pointer(const fs::path& out, const char* name) {
   std::error_code ignored;
   if (!fs::exists(out / name, ignored)) return {};
   std::string text = read_file(out / name, 4096);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  check(step_of(text) >= 0, "{}: must hold the name of a step directory, not \"{}\"", (out / name).string(), text);
+  check(step_number(text).has_value(), "{}: must hold the name of a step directory, not \"{}\"", (out / name).string(),
+        text);
   return text;
+}
+
+// Puts `fresh` in the place of `old`, which may exist, at no moment leaving neither there.
+void replace_directory(const fs::path& fresh, const fs::path& old) {
+  if (!fs::exists(old)) return fs::rename(fresh, old);
+  if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, old.c_str(), RENAME_EXCHANGE) != 0)
+    throw fs::filesystem_error("exchange", fresh, old, std::error_code(errno, std::generic_category()));
+  fs::remove_all(fresh);
+}
+
+std::string trainer_json(const TrainerState& state) {
+  Json json{
+      {"step", state.step}, {"tokens", state.tokens}, {"sequences", state.sequences}, {"validated", state.validated}};
+  json["best_val_loss"] = state.best_val_loss ? Json(*state.best_val_loss) : Json(nullptr);
+  json["flags"] = state.flags;
+  return to_text(json, 1) + "\n";
 }
 
 // Some exports store the tied head a second time.
@@ -46,7 +57,8 @@ void check_tied_head(const Safetensors& file, const Param& wte, const fs::path& 
   const Tensor head = Tensor::like(wte.var.value());
   file.read(kHead, head);
   visit_real(head.dtype(), [&]<class T>() {
-    check(std::equal(head.data<T>(), head.data<T>() + head.numel(), wte.var.value().data<T>()),
+    const std::int64_t used = wte.used_rows * wte.shape.last();  // rows of padding mean nothing
+    check(std::equal(head.data<T>(), head.data<T>() + used, wte.var.value().data<T>()),
           "{}: {} differs from wte.weight, but the head is tied", path.string(), kHead);
   });
 }
@@ -56,8 +68,10 @@ void remove_old(const fs::path& out, const std::string& newest, int keep) {
   std::vector<std::string> steps;
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(".step-")) fs::remove_all(entry.path());  // an earlier save that did not finish
-    if (step_of(name) >= 0 && name != newest && name != best) steps.push_back(name);
+    // What a process that was killed left behind.
+    if (name.starts_with(".step-") || (name.starts_with(".") && name.find(".tmp-") != name.npos))
+      fs::remove_all(entry.path());
+    if (step_number(name) && name != newest && name != best) steps.push_back(name);
   }
   std::sort(steps.begin(), steps.end());
   const auto surplus = static_cast<std::int64_t>(steps.size()) - std::max(0, keep - 1);
@@ -72,6 +86,14 @@ void remove_old(const fs::path& out, const std::string& newest, int keep) {
 
 std::string step_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
 
+std::optional<std::int64_t> step_number(const std::string& name) {
+  if (!name.starts_with("step-")) return {};
+  std::int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + 5, end, step);
+  return error == std::errc{} && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
 fs::path resolve_checkpoint(const fs::path& where) {
   std::error_code ignored;
   check(fs::is_directory(where, ignored),
@@ -84,6 +106,17 @@ fs::path resolve_checkpoint(const fs::path& where) {
   check(is_checkpoint(where / latest), "{}: names {}, which holds no config.json and model.safetensors",
         (where / "latest").string(), latest);
   return where / latest;
+}
+
+void check_weights(const Params& params, const fs::path& path) {
+  const Safetensors file(path);
+  for (const Param& p : params.all()) {
+    check(file.contains(p.name), "{}: tensor {} {} is missing", path.string(), p.name, p.shape);
+    const auto& shape = file.entries().at(p.name).shape;
+    bool same = static_cast<int>(shape.size()) == p.shape.rank();
+    for (int i = 0; same && i < p.shape.rank(); ++i) same = shape[i] == p.shape[i];
+    check(same, "{}: tensor {} must be {}, not ({})", path.string(), p.name, p.shape, fmt::join(shape, ", "));
+  }
 }
 
 void load_parameters(Params& params, const fs::path& path) {
@@ -110,6 +143,7 @@ std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& de
   const fs::path dir = resolve_checkpoint(checkpoint);
   const std::string config = (dir / "config.json").string();
   std::unique_ptr<LanguageModel> model = make_model(read_json(config), config);
+  check_weights(model->params(), dir / "model.safetensors");  // before memory is taken for what a file only claims
   model->params().allocate(device, dtype);
   load_parameters(model->params(), dir / "model.safetensors");
   return model;
@@ -122,24 +156,18 @@ void save_checkpoint(const fs::path& out, const LanguageModel& model, const Mome
   const Params& params = model.params();
   try {
     make_directories(temporary);
-    write_file(temporary / "config.json", model.config_json().dump(1) + "\n");
+    write_file(temporary / "config.json", to_text(model.config_json(), 1) + "\n");
     write_safetensors(temporary / "model.safetensors", flat_parts(params, params.values(), ""),
                       {{"format", "grt"}, {"step", std::to_string(state.step)}});
     std::vector<NamedTensor> both = flat_parts(params, moments.m, "m.");
     for (NamedTensor& t : flat_parts(params, moments.v, "v.")) both.push_back(std::move(t));
     write_safetensors(temporary / "optimizer.safetensors", both);
-    Json trainer{
-        {"step", state.step}, {"tokens", state.tokens}, {"sequences", state.sequences}, {"validated", state.validated}};
-    trainer["best_val_loss"] = state.best_val_loss ? Json(*state.best_val_loss) : Json(nullptr);
-    trainer["flags"] = state.flags;
-    write_file(temporary / "trainer.json", trainer.dump(1) + "\n");
+    write_file(temporary / "trainer.json", trainer_json(state));
     sync_directory(temporary);
-    if (fs::exists(out / name)) fs::rename(out / name, out / ("." + name + ".replaced"));
-    fs::rename(temporary, out / name);
+    replace_directory(temporary, out / name);
     sync_directory(out);
-    fs::remove_all(out / ("." + name + ".replaced"));
+    if (best) write_file(out / "best", name + "\n");  // first: a resumed run would not find it again
     write_file(out / "latest", name + "\n");
-    if (best) write_file(out / "best", name + "\n");
     remove_old(out, name, keep);
   } catch (const fs::filesystem_error& e) {
     std::error_code ignored;
@@ -152,6 +180,12 @@ void save_checkpoint(const fs::path& out, const LanguageModel& model, const Mome
   }
 }
 
+void amend_checkpoint(const fs::path& out, const TrainerState& state, bool best) {
+  const std::string name = step_name(state.step);
+  write_file(out / name / "trainer.json", trainer_json(state));
+  if (best) write_file(out / "best", name + "\n");
+}
+
 TrainerState load_trainer_state(const fs::path& checkpoint) {
   const std::string file = (checkpoint / "trainer.json").string();
   const Json json = read_json(file);
@@ -160,14 +194,14 @@ TrainerState load_trainer_state(const fs::path& checkpoint) {
     state.step = json.at("step").get<std::int64_t>();
     state.tokens = json.at("tokens").get<std::int64_t>();
     state.sequences = json.at("sequences").get<std::int64_t>();
-    state.validated = json.at("validated").get<std::int64_t>();
+    state.validated = json.value("validated", state.step);
     if (!json.at("best_val_loss").is_null()) state.best_val_loss = json.at("best_val_loss").get<double>();
     state.flags = json.at("flags");
   } catch (const Json::exception& e) {
     fail("{}: {}", file, e.what());
   }
-  check(state.step >= 0 && state.tokens >= 0 && state.flags.is_object(), "{}: step, tokens or flags make no sense",
-        file);
+  check(state.step >= 0 && state.tokens >= 0 && state.sequences >= 0 && state.flags.is_object(),
+        "{}: step, tokens or flags make no sense", file);
   return state;
 }
 

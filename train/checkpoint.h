@@ -22,6 +22,9 @@ std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& de
 // over; rows of padding are set to zero. A separate `lm_head.weight` equal to wte.weight is accepted and dropped.
 void load_parameters(Params& params, const fs::path& file);
 
+// Throws Error unless the file has every declared parameter in its shape.
+void check_weights(const Params& params, const fs::path& file);
+
 struct TrainerState {
   std::int64_t step = 0;       // finished updates
   std::int64_t tokens = 0;     // trained on so far
@@ -38,10 +41,15 @@ struct Moments {
 
 std::string step_name(std::int64_t step);  // "step-00000500"
 
-// Writes OUT/step-N and points OUT/latest (and OUT/best) to it; then removes the oldest checkpoints beyond `keep`,
-// sparing `best`. Throws Error naming the file and the system's reason; whatever was in OUT stays usable.
+// The number of a checkpoint's directory name, or none: "step-00000500" gives 500.
+std::optional<std::int64_t> step_number(const std::string& name);
+
+// Writes OUT/step-N and points OUT/best, if it is, and OUT/latest to it; then removes the oldest checkpoints beyond
+// `keep`, sparing `best`. Throws Error naming the file and the system's reason; whatever was in OUT stays usable.
 void save_checkpoint(const fs::path& out, const LanguageModel& model, const Moments& moments, const TrainerState& state,
                      bool best, int keep);
+// What became known of the checkpoint of state.step after it was saved: its trainer.json, and that it is the best.
+void amend_checkpoint(const fs::path& out, const TrainerState& state, bool best);
 TrainerState load_trainer_state(const fs::path& checkpoint);
 void load_moments(const Params& params, const Moments& moments, const fs::path& checkpoint);
 

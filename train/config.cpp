@@ -7,8 +7,10 @@
 namespace grt {
 namespace {
 
-void at_least(const char* flag, std::int64_t value, std::int64_t low) {
-  check(value >= low, "--{}: must be at least {}, not {}", flag, low, value);
+constexpr std::int64_t kMostSteps = 1'000'000'000'000, kMostSequences = 1 << 20;
+
+void in_range(const char* flag, std::int64_t value, std::int64_t low, std::int64_t high) {
+  check(low <= value && value <= high, "--{}: must be {}..{}, not {}", flag, low, high, value);
 }
 void within(const char* flag, double value, double low, double high) {
   check(std::isfinite(value) && low <= value && value <= high, "--{}: must be {}..{}, not {}", flag, low, high, value);
@@ -37,30 +39,32 @@ TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {
   TrainPlan plan{};
   plan.config = c;
   plan.steps = *c.steps;
-  at_least("steps", plan.steps, 1);
-  at_least("batch-size", c.batch_size, 1);
-  at_least("grad-accum", c.grad_accum, 1);
-  at_least("eval-batches", c.eval_batches, 0);
-  at_least("keep", c.keep, 1);
+  in_range("steps", plan.steps, 1, kMostSteps);
+  in_range("batch-size", c.batch_size, 1, kMostSequences);
+  in_range("grad-accum", c.grad_accum, 1, kMostSequences);
+  in_range("eval-batches", c.eval_batches, 0, kMostSteps);
+  in_range("keep", c.keep, 1, 1 << 30);
   within("weight-decay", c.weight_decay, 0, 1e6);
   within("beta1", c.beta1, 0, 0.9999999);
   within("beta2", c.beta2, 0, 0.9999999);
-  within("eps", c.eps, 0, 1);
+  within("eps", c.eps, 1e-30, 1);
   within("grad-clip", c.grad_clip, 0, 1e30);
   if (c.peak_tflops) check(*c.peak_tflops > 0, "--peak-tflops: must be positive, not {}", *c.peak_tflops);
 
   plan.eval_every = c.eval_every.value_or(tenth(plan.steps));
   plan.save_every = c.save_every.value_or(plan.eval_every);
-  at_least("eval-every", plan.eval_every, 1);
-  at_least("save-every", plan.save_every, 1);
+  in_range("eval-every", plan.eval_every, 1, kMostSteps);
+  in_range("save-every", plan.save_every, 1, kMostSteps);
   plan.schedule = {c.lr, c.min_lr.value_or(c.lr / 10), c.warmup_steps.value_or(plan.steps / 10),
                    c.lr_decay_steps.value_or(plan.steps)};
   check_schedule(plan.schedule);
+  in_range("warmup-steps", plan.schedule.warmup_steps, 0, kMostSteps);
+  in_range("lr-decay-steps", plan.schedule.lr_decay_steps, 0, kMostSteps);
 
   plan.depth = model.default_depth_rule();
   if (c.depth_sampler) plan.depth.sampler = *c.depth_sampler;
   if (c.depth) {
-    model.check_depth(*c.depth);
+    model.check_depth(*c.depth, "--depth");
     plan.depth.depth = *c.depth;
   }
   plan.depth.check_valid(model.depths().lowest);
@@ -92,7 +96,7 @@ std::vector<int> parse_depths(const std::string& text, const LanguageModel& mode
     const auto [stop, error] = std::from_chars(p, end, depth);
     check(error == std::errc{} && (stop == end || (*stop == ',' && stop + 1 != end)),
           "{}: must be all, full or a list such as 1,2,4, not \"{}\"", flag, text);
-    model.check_depth(depth);
+    model.check_depth(depth, flag.c_str());
     depths.push_back(depth);
     if (stop == end) break;
     p = stop + 1;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "core/flags.h"
 #include "models/depth.h"
@@ -90,6 +91,8 @@ std::vector<int> parse_depths(const std::string& text, const LanguageModel& mode
 namespace detail {
 template <class T>
 void take_value(const Json& from, T& value) {
+  if (std::is_integral_v<T> && !std::is_same_v<T, bool> && !from.is_number_integer())
+    throw Json::type_error::create(302, "not a whole number", &from);
   value = from.get<T>();
 }
 template <class T>

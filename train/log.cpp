@@ -54,7 +54,7 @@ RunLog::RunLog(const fs::path& out, std::int64_t step) : json_path_(out / "train
 }
 
 void RunLog::write(const Json& record) {
-  append(json_, json_path_, record.dump());
+  append(json_, json_path_, to_text(record));
   append(csv_, csv_path_, csv_row(record));
 }
 

@@ -5,6 +5,18 @@
 
 namespace grt {
 
+// While it lives, no other process trains into `out`, which must exist. Throws Error if one does.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const fs::path& out);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
 // Makes `out` if need be. Throws Error when it holds an earlier run (a checkpoint or a log), unless `overwrite`, which
 // removes that run's files and nothing else.
 void claim_directory(const fs::path& out, bool overwrite);

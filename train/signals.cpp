@@ -5,25 +5,25 @@
 namespace grt {
 namespace {
 
+constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t caught = 0;  // a handler can reach nothing else
 
 void remember(int signal) {
   caught = signal;
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (const int ending : kEnding) std::signal(ending, SIG_DFL);
 }
 
 }  // namespace
 
 SignalGuard::SignalGuard() {
   caught = 0;
-  std::signal(SIGINT, remember);
-  std::signal(SIGTERM, remember);
+  for (const int ending : kEnding) std::signal(ending, remember);
+  std::signal(SIGPIPE, SIG_IGN);  // who no longer reads the progress does not end the run
 }
 
 SignalGuard::~SignalGuard() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (const int ending : kEnding) std::signal(ending, SIG_DFL);
+  std::signal(SIGPIPE, SIG_DFL);
 }
 
 int SignalGuard::received() const { return caught; }

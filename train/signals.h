@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM as a question instead of an end: while a SignalGuard lives, the first one is only remembered; the
-// second ends the process at once.
+// SIGINT, SIGTERM and SIGHUP as a question instead of an end: while a SignalGuard lives, the first one is only
+// remembered; the second ends the process at once. SIGPIPE is ignored meanwhile.
 #pragma once
 
 namespace grt {

@@ -38,7 +38,6 @@ Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, s
       resume_command_(std::move(resume_command)),
       optimizer_(model.params(), {plan.config.beta1, plan.config.beta2, plan.config.eps, plan.config.weight_decay,
                                   plan.config.grad_clip}),
-      log_(plan.config.out, state_.step),
       first_step_(state_.step),
       saved_step_(state_.step) {}
 
@@ -47,14 +46,22 @@ void Trainer::load_moments(const fs::path& checkpoint) {
 }
 
 int Trainer::run() {
+  log_.emplace(plan_.config.out, state_.step);
+  if (state_.step >= plan_.steps)
+    progress_.line(fmt::format("{} steps are finished, and --steps asks for {}", state_.step, plan_.steps));
   for (;;) {
     if (!finish_step()) return interrupted();
-    if (state_.step >= plan_.steps) return 0;
+    if (state_.step >= plan_.steps) break;
     const auto begin = std::chrono::steady_clock::now();
     StepStats stats{};
     if (!step(state_.step, stats)) return interrupted();
     log_step(stats, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
+  progress_.line(
+      fmt::format("done after step {}{}; {}", state_.step,
+                  state_.best_val_loss ? fmt::format(", best validation loss {:.4f}", *state_.best_val_loss) : "",
+                  last_checkpoint()));
+  return 0;
 }
 
 // The validation and the checkpoint that are due after the last finished step. An interrupted validation is still due
@@ -67,8 +74,9 @@ bool Trainer::finish_step() {
     const std::optional<double> best_before = state_.best_val_loss;
     if (!validate()) return false;
     best = state_.best_val_loss != best_before;
+    if (saved_step_ == state_.step) amend_checkpoint(plan_.config.out, state_, best);
   }
-  if (best || (saved_step_ != state_.step && (last || state_.step % plan_.save_every == 0))) save(best);
+  if (saved_step_ != state_.step && (best || last || state_.step % plan_.save_every == 0)) save(best);
   return true;
 }
 
@@ -83,8 +91,8 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
   }
   model_.params().complete_gradients();
   stats.grad_norm = optimizer_.gradient_norm();
-  check(std::isfinite(stats.grad_norm), "step {}: stopped before the update: {}; the last checkpoint is intact",
-        step + 1, first_bad_gradient(model_.params()));
+  check(std::isfinite(stats.grad_norm), "step {}: stopped before the update: {}; {}", step + 1,
+        first_bad_gradient(model_.params()), last_checkpoint());
   stats.lr = learning_rate(plan_.schedule, step);
   optimizer_.update(step, stats.lr, stats.grad_norm);
 
@@ -132,7 +140,7 @@ void Trainer::log_step(const StepStats& stats, double seconds) {
   record["mfu"] = plan_.config.peak_tflops ? Json(3 * (flops.executed_body + flops.executed_head) * tokens / seconds /
                                                   (*plan_.config.peak_tflops * 1e12))
                                            : Json(nullptr);
-  log_.write(record);
+  log_->write(record);
   progress_.live(
       fmt::format("step {}/{} | loss {:.4f}{} | lr {:.2e} | norm {:.2f} | depth {:.1f} | {:.0f} tokens/s", state_.step,
                   plan_.steps, stats.loss, last_val_, stats.lr, stats.grad_norm, stats.depth, tokens / seconds),
@@ -161,7 +169,7 @@ bool Trainer::validate() {
   const double loss = it != result.by_depth.end() ? it->second.mean : result.by_depth.rbegin()->second.mean;
   check(std::isfinite(loss), "step {}: the validation loss is {}; {}", state_.step, loss,
         first_bad_weight(model_.params()));
-  log_.write({{"step", state_.step}, {"val_loss", loss}, {"val_loss_by_depth", by_depth}});
+  log_->write({{"step", state_.step}, {"val_loss", loss}, {"val_loss_by_depth", by_depth}});
   last_val_ = fmt::format(" | val {:.4f}", loss);
   progress_.line(fmt::format("step {:>6}  validation loss {:.4f}{}", state_.step, loss,
                              result.by_depth.size() > 1 ? "  by depth" + listed : ""));
@@ -171,8 +179,14 @@ bool Trainer::validate() {
 }
 
 void Trainer::save(bool best) {
+  const std::string bad = first_bad_weight(model_.params());
+  check(bad.empty(), "step {}: its update made {}; it is not saved; {}", state_.step, bad, last_checkpoint());
   save_checkpoint(plan_.config.out, model_, optimizer_.moments(), state_, best, plan_.config.keep);
   saved_step_ = state_.step;
+}
+
+std::string Trainer::last_checkpoint() const {
+  return saved_step_ == 0 ? "no checkpoint was written" : "the last checkpoint is " + step_name(saved_step_);
 }
 
 int Trainer::interrupted() {
@@ -197,10 +211,8 @@ void Trainer::stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth,
     model_.loss(batch.tokens, batch.targets, depth,
                 {.training = true, .key = noise_key(plan_.config.seed, step, index)});
   }
-  fail(
-      "step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; the last "
-      "checkpoint is intact",
-      step + 1, loss, first);
+  fail("step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; {}", step + 1,
+       loss, first, last_checkpoint());
 }
 
 }  // namespace grt

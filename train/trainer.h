@@ -39,6 +39,7 @@ class Trainer {
   void log_step(const StepStats& stats, double seconds);
   bool validate();  // false: interrupted
   void save(bool best);
+  std::string last_checkpoint() const;  // "the last checkpoint is step-00000500", or that there is none
   int interrupted();
   [[noreturn]] void stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth, double loss);
 
@@ -49,7 +50,7 @@ class Trainer {
   TrainerState state_;
   std::string resume_command_;
   Optimizer optimizer_;
-  RunLog log_;
+  std::optional<RunLog> log_;  // opened when the run begins: what fails before leaves the earlier log alone
   Progress progress_;
   SignalGuard signals_;
   std::int64_t first_step_, saved_step_;
