@@ -52,7 +52,8 @@ class LanguageModel {
   virtual Json config_json() const = 0;
 
   Var hidden(const Tensor& tokens, int depth, const Pass& pass) const;  // exits() at one depth
-  Var loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const;
+  // The training objective of one pass, of one element: cross-entropy, and what a model adds to it.
+  virtual Var loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const;
   Tensor logits(
       const Tensor& z) const;  // (..., d) -> (..., padded_vocab_size); columns from vocab_size on mean nothing
   Tensor losses(const Tensor& z, const Tensor& targets) const;  // (R), in nats
