@@ -35,7 +35,7 @@ Var LanguageModel::loss(const Tensor& tokens, const Tensor& targets, int depth, 
 Tensor LanguageModel::logits(const Tensor& z) const { return linear(z, Var(backbone_->wte->var.value())).value(); }
 
 Tensor LanguageModel::losses(const Tensor& z, const Tensor& targets) const {
-  return token_losses(z, backbone_->wte->var.value(), targets, config().vocab_size);
+  return token_losses(z, Var(backbone_->wte->var.value()), targets, config().vocab_size).value();
 }
 
 void LanguageModel::check_depth(int depth) const {
