@@ -72,10 +72,9 @@ TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {
                 .context_length = model.config().context_length,
                 .batch_size = c.batch_size,
                 .micro_batches = c.grad_accum};
-  // Validating each exit of a recurrent model is the point of it; a dense model's exits are not trained for.
-  const bool recurrent = model.default_depth_rule().random();
-  plan.eval_depths =
-      parse_depths(c.eval_depths == "all" && !recurrent ? "full" : c.eval_depths, model, "--eval-depths");
+  // Exits that are not trained for, such as a dense model's, are validated on request alone.
+  const bool full_alone = c.eval_depths == "all" && !model.trains_exits();
+  plan.eval_depths = parse_depths(full_alone ? "full" : c.eval_depths, model, "--eval-depths");
   return plan;
 }
 

@@ -48,7 +48,7 @@ struct TrainConfig {
     v("grad-clip", grad_clip, "largest L2 norm of the whole gradient; 0: off");
     v("eval-every", eval_every, "steps between validations (default: steps/10)");
     v("eval-batches", eval_batches, "batches of a validation; 0: the full split");
-    v("eval-depths", eval_depths, "exits to validate: all (of a recurrent model), full, or a list such as 0,1,6");
+    v("eval-depths", eval_depths, "exits to validate: all (that are trained for), full, or a list such as 0,1,6");
     v("save-every", save_every, "steps between checkpoints (default: eval-every)");
     v("keep", keep, "checkpoints to keep; the best is spared");
     v("resume", resume, "go on from OUT/latest");

@@ -110,7 +110,7 @@ int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
 void Trainer::log_step(const StepStats& stats, double seconds) {
   const double tokens =
       static_cast<double>(plan_.config.batch_size * plan_.config.grad_accum * plan_.order.context_length);
-  const Flops flops = model_.flops(plan_.order.context_length, static_cast<int>(std::lround(stats.depth)));
+  const double flops = model_.training_flops(plan_.order.context_length, static_cast<int>(std::lround(stats.depth)));
   Json record{{"step", state_.step},
               {"loss", stats.loss},
               {"lr", stats.lr},
@@ -118,10 +118,8 @@ void Trainer::log_step(const StepStats& stats, double seconds) {
               {"depth", stats.depth},
               {"tokens", state_.tokens},
               {"tokens_per_second", tokens / seconds}};
-  // Forward plus backward executes three times the forward's operations.
-  record["mfu"] = plan_.config.peak_tflops ? Json(3 * (flops.executed_body + flops.executed_head) * tokens / seconds /
-                                                  (*plan_.config.peak_tflops * 1e12))
-                                           : Json(nullptr);
+  const double peak = plan_.config.peak_tflops.value_or(0) * 1e12;
+  record["mfu"] = peak > 0 ? Json(flops * tokens / seconds / peak) : Json(nullptr);
   log_.write(record);
   progress_.live(
       fmt::format("step {}/{} | loss {:.4f}{} | lr {:.2e} | norm {:.2f} | depth {:.1f} | {:.0f} tokens/s", state_.step,

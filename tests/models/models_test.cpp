@@ -1,6 +1,7 @@
 // What holds for every model: gradients of the whole, sharing, recomputation, exits, initial values, parameter counts.
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "autograd/gradcheck.h"
@@ -8,6 +9,7 @@
 #include "core/threads.h"
 #include "models/model.h"
 #include "tests/support.h"
+#include "train/memory_plan.h"
 
 namespace grt {
 namespace {
@@ -15,10 +17,10 @@ namespace {
 Json toy(const std::string& architecture, const Json& keys = {}) {
   Json json{{"architecture", architecture}, {"vocab_size", 13}, {"padded_vocab_size", 16},
             {"context_length", 6},          {"d_model", 12},    {"n_heads", 3}};
-  if (architecture == "grt")
-    json.update(Json{{"n_prelude", 1}, {"n_core", 2}, {"n_recurrences", 3}, {"n_coda", 1}});
-  else
+  if (architecture == "dense")
     json["n_layers"] = 2;
+  else
+    json.update(Json{{"n_prelude", 1}, {"n_core", 2}, {"n_recurrences", 3}, {"n_coda", 1}});
   if (!keys.is_null()) json.update(keys);
   return json;
 }
@@ -35,6 +37,19 @@ Tensor tokens(std::int64_t batch, std::int64_t time, std::uint32_t site, std::in
   std::vector<std::int32_t> ids(batch * time);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(random_below({1, 0, site}, i, vocab));
   return Tensor::from<std::int32_t>({batch, time}, ids, test::cpu());
+}
+
+// Moves what begins as constants (biases, norms, the low-rank B, without which A has no gradient) away from them.
+void unsettle(Params& params) {
+  std::uint32_t site = 0;
+  for (const Param& p : params.all()) {
+    const NoiseKey key{11, 0, site++};
+    if (p.init.std != 0) continue;
+    visit_real(p.var.value().dtype(), [&]<class T>() {
+      for (std::int64_t i = 0; i < p.shape.numel(); ++i)
+        p.var.value().data<T>()[i] += static_cast<T>(0.2f * random_normal(key, static_cast<std::uint64_t>(i)));
+    });
+  }
 }
 
 // The gradient block after one forward and backward pass, and the loss.
@@ -63,6 +78,11 @@ const std::vector<Json> kToys = {
     toy("grt", {{"use_gate", false}}),
     toy("grt", {{"use_injection", false}, {"bias", true}}),
     toy("grt", {{"n_prelude", 0}, {"n_coda", 0}}),
+    toy("rrt", {{"lora_rank", 2}, {"lora_alpha", 3}}),
+    toy("rrt", {{"bias", true}, {"n_prelude", 0}, {"n_coda", 0}}),
+    toy("ouro"),
+    toy("ouro", {{"bias", true}, {"entropy_weight", 0.3}}),
+    toy("ouro", {{"n_recurrences", 1}, {"n_coda", 0}}),
 };
 
 TEST_SUITE("models") {
@@ -70,6 +90,7 @@ TEST_SUITE("models") {
     for (const Json& json : kToys) {
       CAPTURE(json.dump());
       auto model = build(json, DType::f64);
+      unsettle(model->params());
       const Pass pass{.training = true, .key = {3, 0, 0}};
       std::vector<Checked> checked;
       for (const Param& p : model->params().all()) checked.push_back({p.name, p.var});
@@ -85,6 +106,7 @@ TEST_SUITE("models") {
     for (const Json& json : kToys) {
       CAPTURE(json.dump());
       auto model = build(json);
+      unsettle(model->params());
       Pass pass{.training = true, .key = {9, 0, 0}};
       const auto [plain, plain_loss] = gradients(*model, pass, model->depths().full);
       pass.recompute = true;
@@ -95,7 +117,7 @@ TEST_SUITE("models") {
   }
 
   TEST_CASE("gradients of micro-batches add up to those of the whole batch") {
-    for (const char* architecture : {"dense", "grt"}) {
+    for (const char* architecture : {"dense", "grt", "rrt", "ouro"}) {
       auto model = build(toy(architecture), DType::f64);
       const auto run = [&](std::int64_t pieces) {
         model->params().clear_gradients();
@@ -120,7 +142,7 @@ TEST_SUITE("models") {
   }
 
   TEST_CASE("one, two and three threads give the same bits") {
-    for (const char* architecture : {"dense", "grt"}) {
+    for (const char* architecture : {"dense", "grt", "rrt", "ouro"}) {
       auto model = build(toy(architecture, {{"d_model", 48}, {"vocab_size", 97}, {"padded_vocab_size", 128}}));
       const Pass pass{.training = true, .key = {9, 0, 0}};
       const int before = thread_count();
@@ -187,6 +209,87 @@ TEST_SUITE("models") {
     auto dense = build(toy("dense"));
     CHECK(test::contains(test::error_of([&] { dense->hidden(in, 3, {}); }), "1..2"));
     CHECK(test::contains(test::error_of([&] { dense->hidden(in, 0, {}); }), "1..2"));
+    for (const char* architecture : {"rrt", "ouro"}) {
+      auto bounded = build(toy(architecture));
+      bounded->exits(in, std::vector<int>{1, 2, 3}, {}, [&](int depth, const Var& z) {
+        CHECK(test::same_bits(z.value(), bounded->hidden(in, depth, {}).value()));
+      });
+      for (const int depth : {0, 4})
+        CHECK(test::contains(test::error_of([&] { bounded->loss(in, in, depth, {}); }), "1..3"));
+    }
+  }
+
+  TEST_CASE("an rrt whose B are zero, as they are at first, is plain recurrence, bit for bit") {
+    auto plain = build(toy("grt", {{"use_injection", false}, {"use_gate", false}}));
+    auto rrt = build(toy("rrt"));
+    const Tensor in = tokens(2, 6, 1);
+    for (int depth = 1; depth <= 3; ++depth)
+      CHECK(test::same_bits(rrt->hidden(in, depth, {}).value(), plain->hidden(in, depth, {}).value()));
+  }
+
+  TEST_CASE("an rrt's low-rank part is that of its own recurrence, times alpha / rho") {
+    const Tensor in = tokens(2, 6, 1);
+    auto model = build(toy("rrt"), DType::f64), same = build(toy("rrt", {{"lora_alpha", 32}}), DType::f64);
+    const auto exits = [&](const LanguageModel& m) {
+      std::vector<Tensor> all;
+      m.exits(in, std::vector<int>{1, 2, 3}, {}, [&](int, const Var& z) { all.push_back(z.value().clone()); });
+      return all;
+    };
+    const auto before = exits(*model);
+    for (const char* layer : {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}) {
+      CAPTURE(layer);
+      const std::string name = fmt::format("lora.1.core.1.{}.B", layer);
+      double& b = model->params().find(name)->var.value().data<double>()[3];
+      double& half = same->params().find(name)->var.value().data<double>()[3];
+      b = 100;
+      half = 50;
+      const auto after = exits(*model), scaled = exits(*same);
+      CHECK(test::same_bits(before[0], after[0]));
+      for (const int exit : {1, 2}) {
+        CHECK(test::largest_difference(before[exit], after[exit]) > 1e-6);
+        CHECK(test::largest_difference(scaled[exit], after[exit]) < 1e-12);
+      }
+      b = half = 0;
+    }
+  }
+
+  TEST_CASE("ouro's loss is that of the exit its gate chooses, and of the mean exit less the entropy") {
+    auto model = build(toy("ouro", {{"entropy_weight", 0.25}}), DType::f64);
+    const Tensor in = tokens(2, 6, 1), out = tokens(2, 6, 2);
+    const auto set_gate = [&](double bias) {
+      model->params().find("exit_gate.bias")->var.value().data<double>()[0] = bias;
+    };
+    const Tensor& weight = model->params().find("exit_gate.weight")->var.value();
+    weight.device().zero(weight.raw(), weight.bytes());
+    const auto loss = [&](int depth) { return test::values(model->loss(in, out, depth, {}).value())[0]; };
+    std::vector<double> ce;
+    for (int depth = 1; depth <= 3; ++depth) {
+      const auto rows = test::values(model->losses(model->hidden(in, depth, {}).value(), out));
+      ce.push_back(std::accumulate(rows.begin(), rows.end(), 0.0) / static_cast<double>(rows.size()));
+    }
+    set_gate(50);
+    CHECK(loss(3) == doctest::Approx(ce[0]).epsilon(1e-12));
+    set_gate(-50);
+    CHECK(loss(3) == doctest::Approx(ce[2]).epsilon(1e-12));
+    CHECK(loss(2) == doctest::Approx(ce[1]).epsilon(1e-12));
+    set_gate(0);  // 1/2, 1/4, 1/4
+    const double expected = 0.5 * ce[0] + 0.25 * (ce[1] + ce[2]);
+    CHECK(loss(3) == doctest::Approx(expected - 0.25 * 1.5 * std::log(2.0)).epsilon(1e-12));
+    const auto rows = test::values(model->further_losses(in, out, {}).at("loss_expected"));
+    CHECK(std::accumulate(rows.begin(), rows.end(), 0.0) / 12 == doctest::Approx(expected).epsilon(1e-12));
+  }
+
+  TEST_CASE("the memory of ouro's loss does not grow by an exit's logits") {
+    const auto activations = [](int exits) {
+      MemoryNeeds needs{toy("ouro", {{"n_recurrences", exits}, {"vocab_size", 4096}, {"padded_vocab_size", 4096}}),
+                        DType::f32,
+                        64,
+                        {exits},
+                        true};
+      return plan_memory(needs).activations.at(exits);
+    };
+    const std::int64_t logits = 64 * 6 * 4096 * 4;
+    CHECK(activations(8) - activations(4) < logits);
   }
 
   TEST_CASE("noise acts in training only, is a function of its key, and never touches the carried state") {
@@ -233,6 +336,13 @@ TEST_SUITE("models") {
       CHECK(spread == doctest::Approx(std).epsilon(0.03));
     }
     for (const double b : test::values(model->params().find("gate.fc_out.bias")->var.value())) CHECK(b == 4);
+    const auto first_value = [](const char* architecture, int exits, const char* name) {
+      return test::values(build(toy(architecture, {{"n_recurrences", exits}}))->params().find(name)->var.value()).at(0);
+    };
+    CHECK(first_value("ouro", 5, "exit_gate.bias") == doctest::Approx(-std::log(4.0)));
+    CHECK(first_value("ouro", 1, "exit_gate.bias") == 0);
+    CHECK(first_value("rrt", 2, "lora.1.core.0.mlp.c_fc.B") == 0);
+    CHECK(first_value("rrt", 2, "lora.1.core.0.mlp.c_fc.A") != first_value("rrt", 2, "lora.0.core.0.mlp.c_fc.A"));
     const auto wte = test::values(model->params().find("wte.weight")->var.value());
     for (std::size_t i = 200 * 96; i < wte.size(); ++i) CHECK(wte[i] == 0);
 
@@ -270,7 +380,7 @@ TEST_SUITE("models") {
       CHECK(flops.paper_body == row.value("paper_flops_per_token", row.at("block_flops_per_token").get<double>()));
       CHECK(flops.paper_head == row.at("head_flops_per_token").get<double>());
     }
-    CHECK(known == 15);
+    CHECK(known == 27);
   }
 
   TEST_CASE("the four published counts, with the LayerNorm over the gate's input") {
@@ -306,7 +416,10 @@ TEST_SUITE("models") {
         {toy("grt", {{"gate_temperature", 0}}), "gate_temperature must be positive"},
         {toy("grt", {{"state_noise", -0.1}}), "state_noise must be"},
         {toy("grt", {{"r_min", 4}}), "r_min must be 0..3"},
-        {toy("rnn"), "architecture must be dense or grt"},
+        {toy("rrt", {{"lora_rank", 0}}), "lora_rank must be 1..12"},
+        {toy("ouro", {{"entropy_weight", -1}}), "entropy_weight must be"},
+        {toy("rrt", {{"state_noise", 0}}), "no key \"state_noise\""},
+        {toy("rnn"), "architecture must be dense, grt, poisson, mor, rrt or ouro"},
         {Json{{"d_model", 12}}, "\"architecture\" is missing"},
         {Json::array(), "must be a JSON object"},
     };
