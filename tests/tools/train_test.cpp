@@ -12,7 +12,7 @@
 #include "core/safetensors.h"
 #include "core/threads.h"
 #include "tests/support.h"
-#include "train/checkpoint.h"
+#include "tests/train/oracle_models.h"
 
 namespace grt {
 namespace {
@@ -76,8 +76,7 @@ void check_same_run(const fs::path& a, const fs::path& b, const std::string& ste
 
 TEST_SUITE("tools") {
   TEST_CASE("eight steps of training follow the reference") {
-    for (const char* name :
-         {"dense", "dense_bias_tanh", "grt", "grt_concat_norm", "grt_no_gate", "grt_no_injection", "grt_no_prelude"}) {
+    for (const std::string& name : test::kOracleModels) {
       CAPTURE(name);
       const TempDir dir;
       const Record expected = Record::parse(read_file(oracle(name) / "expected.json")).at("train");
