@@ -249,6 +249,27 @@ OpCase exit_loss_case(std::string variant, int64_t rows, int64_t exits, double b
           .backward = {0, 4 * count(shape)}};
 }
 
+// The losses are a constant, made of small numbers: their differences lie about the turning point of w.
+OpCase exit_gate_loss_case(std::string variant, int64_t rows, int64_t exits) {
+  const auto losses = [=](Device& device) {
+    Values v;
+    for (int64_t i = 0; i < rows * exits; ++i) v.push_back(0.02 * static_cast<double>(i * 7 % 11));
+    return Tensor::from<double>({rows, exits}, v, device);
+  };
+  return {.op = "exit_gate_loss",
+          .variant = std::move(variant),
+          .inputs = {{{rows, exits}}},
+          .run =
+              [=](Vars v) {
+                const Tensor wide = losses(v[0].device());
+                if (v[0].value().dtype() == DType::f64) return exit_gate_loss(v[0], wide);
+                const std::vector<float> narrow(wide.data<double>(), wide.data<double>() + wide.numel());
+                return exit_gate_loss(v[0], Tensor::from<float>(wide.shape(), narrow, v[0].device()));
+              },
+          .reference = [=](Tensors t) { return Values{reference::exit_gate_loss(t[0], losses(t[0].device()))}; },
+          .forward = {0, 2 * count({rows, exits})}};
+}
+
 OpCase expected_losses_case(std::string variant, int64_t rows, int64_t exits) {
   return {.op = "expected_losses",
           .variant = std::move(variant),
@@ -366,6 +387,8 @@ std::vector<OpCase> basic_cases() {
       exit_loss_case("one exit", 5, 1, 0.05),
       exit_loss_case("many rows", 1031, 6, 0.3),
       same_input(exit_loss_case("", 5, 4, 0.05)),
+      exit_gate_loss_case("", 7, 4),
+      exit_gate_loss_case("many rows", 1031, 6),
       expected_losses_case("", 7, 4),
       gate_mix_case("", small, 1, 0),
       gate_mix_case("temperature", small, 0.8f, 0),
@@ -408,6 +431,7 @@ std::vector<OpCase> cases_at(const Size& s) {
       token_losses_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
       exit_distribution_case(at("10 exits"), x.rows(), 10),
       exit_loss_case(at("10 exits"), x.rows(), 10, 0.05),
+      exit_gate_loss_case(at("10 exits"), x.rows(), 10),
       expected_losses_case(at("10 exits"), x.rows(), 10),
       gate_mix_case(at("noise"), x, 1, 0.1f),
   };

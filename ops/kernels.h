@@ -118,6 +118,12 @@ struct Kernels {
   virtual void exit_loss_backward(const Into& dgates, const Into& dlosses, const Tensor& dy, const Tensor& gates,
                                   const Tensor& losses, double beta) = 0;
 
+  // values (R) = sum over s >= 1 of -w_s ln(1 - lambda_s) - (1 - w_s) ln lambda_s with w_s = sigmoid(50 (i_s - 0.005)),
+  // i_s = max(0, losses_{s-1} - losses_s): does going on to s pay? Backward: of the sum of the values / (R S).
+  virtual void exit_gate_loss(const Tensor& values, const Tensor& gates, const Tensor& losses) = 0;
+  virtual void exit_gate_loss_backward(const Into& dgates, const Tensor& dy, const Tensor& gates,
+                                       const Tensor& losses) = 0;
+
   // --- optimizer -----------------------------------------------------------------------------------------------------
   virtual void adamw(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g, const AdamW& step) = 0;
 };

@@ -77,6 +77,11 @@ Tensor exit_distribution(const Tensor& gates);
 // The mean over rows of sum_s p_s losses_s - beta entropy(p), of one element. gates, losses (R, S).
 Var exit_loss(const Var& gates, const Var& losses, double beta);
 
+// Whether going on from each exit pays, for a gate that is trained by itself: the sum over the exits after the first of
+// the mean over rows of -w_s ln(1 - lambda_s) - (1 - w_s) ln lambda_s, divided by S, with w_s = sigmoid(50 (i_s -
+// 0.005)), i_s = max(0, losses_{s-1} - losses_s). losses is a constant.
+Var exit_gate_loss(const Var& gates, const Tensor& losses);
+
 // sum_s p_s losses_s of each row (R), without gradients.
 Tensor expected_losses(const Tensor& gates, const Tensor& losses);
 

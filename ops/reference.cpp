@@ -154,6 +154,18 @@ Values exit_losses(const Tensor& gates, const Tensor& losses, double beta) {
   return sums;
 }
 
+double exit_gate_loss(const Tensor& gates, const Tensor& losses) {
+  double sum = 0;
+  for (int64_t i = 0; i < gates.numel(); ++i) {
+    if (i % gates.dim(1) == 0) continue;
+    const double gain = losses.data<double>()[i - 1] - losses.data<double>()[i];
+    const double w = 1 / (1 + std::exp(-50 * ((gain > 0 ? gain : 0) - 0.005)));
+    const double stop = 1 / (1 + std::exp(-gates.data<double>()[i]));
+    sum -= w * std::log(1 - stop) + (1 - w) * std::log(stop);
+  }
+  return sum / static_cast<double>(gates.numel());
+}
+
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) {
   Values y(z.numel());
   for (int64_t i = 0; i < z.numel(); ++i) {

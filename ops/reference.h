@@ -27,6 +27,7 @@ Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, std
 Values exit_distribution(const Tensor& gates);
 // sum_s p_s (losses_s + beta ln p_s) of each row.
 Values exit_losses(const Tensor& gates, const Tensor& losses, double beta);
+double exit_gate_loss(const Tensor& gates, const Tensor& losses);
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise);
 
 }  // namespace grt::reference

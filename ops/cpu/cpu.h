@@ -49,6 +49,8 @@ struct CpuKernels final : Kernels {
   void exit_distribution(const Tensor&, const Tensor&) override;
   void exit_loss(const Tensor&, const Tensor&, const Tensor&, double) override;
   void exit_loss_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, double) override;
+  void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override;
+  void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override;
   // optim.cpp
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
 };

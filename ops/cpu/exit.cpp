@@ -1,5 +1,6 @@
 // The distribution over exits and the loss it weights. A row has few exits, so each is computed in double and from
 // logarithms: what is left after many exits keeps its digits, and no probability's logarithm is taken.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -46,6 +47,13 @@ void put(const Into& into, std::int64_t at, double value) {
   to = static_cast<T>(into.add ? static_cast<double>(to) + value : value);
 }
 
+// w of the exit at `losses`, whose predecessor stands before it.
+template <class T>
+double going_on(const T* losses) {
+  const double gain = std::max(0.0, static_cast<double>(losses[-1]) - static_cast<double>(losses[0]));
+  return std::exp(log_sigmoid(50 * (gain - 0.005)));
+}
+
 }  // namespace
 
 void CpuKernels::exit_distribution(const Tensor& p, const Tensor& gates) {
@@ -81,6 +89,37 @@ void CpuKernels::exit_loss_backward(const Into& dgates, const Into& dlosses, con
         put<T>(dlosses, at + s, share * p);
         put<T>(dgates, at + s, s + 1 == row.size() ? 0 : share * (go_on * cost - stop * later));
         later += cost;
+      }
+    });
+  });
+}
+
+void CpuKernels::exit_gate_loss(const Tensor& values, const Tensor& gates, const Tensor& losses) {
+  visit_real(gates.dtype(), [&]<class T>() {
+    const std::int64_t exits = gates.shape().last();
+    parallel_for(gates.shape().rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        double value = 0;
+        for (std::int64_t at = r * exits + 1; at < (r + 1) * exits; ++at) {
+          const double gate = static_cast<double>(gates.data<T>()[at]), w = going_on(losses.data<T>() + at);
+          value -= w * log_sigmoid(-gate) + (1 - w) * log_sigmoid(gate);
+        }
+        values.data<T>()[r] = static_cast<T>(value);
+      }
+    });
+  });
+}
+
+void CpuKernels::exit_gate_loss_backward(const Into& dgates, const Tensor& dy, const Tensor& gates,
+                                         const Tensor& losses) {
+  if (!dgates) return;
+  visit_real(gates.dtype(), [&]<class T>() {
+    const std::int64_t exits = gates.shape().last();
+    const double share = static_cast<double>(dy.data<T>()[0]) / static_cast<double>(gates.numel());
+    parallel_for(gates.shape().rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin * exits; at < end * exits; ++at) {
+        const double stop = std::exp(log_sigmoid(static_cast<double>(gates.data<T>()[at])));
+        put<T>(dgates, at, at % exits == 0 ? 0 : share * (stop - 1 + going_on(losses.data<T>() + at)));
       }
     });
   });

@@ -84,6 +84,23 @@ TEST_SUITE("ops") {
         }
   }
 
+  TEST_CASE("exit_gate_loss and its gradient are the oracle's") {
+    const Json module = reference("ouro_stage_2");
+    for (DType type : kReals) {
+      const Tensor gates = tensor({6, 4}, numbers(module.at("gate_logits")), type);
+      const Tensor losses = tensor({6, 4}, numbers(module.at("ce_by_step")), type);
+      Values rows = written({6}, type, [&](const Tensor& to) { kernels().exit_gate_loss(to, gates, losses); });
+      double sum = 0;
+      for (const double x : rows) sum += x / 24;
+      CHECK(sum == doctest::Approx(module.at("loss").get<double>()).epsilon(1e-5));
+      const Values d = numbers(module.at("dgate_logits"));
+      check_into(d, {6, 4}, DType::f32, [&](const Into& to) {
+        kernels().exit_gate_loss_backward(to, tensor({1}, {1}), tensor({6, 4}, numbers(module.at("gate_logits"))),
+                                          tensor({6, 4}, numbers(module.at("ce_by_step"))));
+      });
+    }
+  }
+
   TEST_CASE("gates that are all but shut or open keep the relative accuracy of p, which sums to 1") {
     const Values at = {-40, -40, 0, 40, -40, 0, 40, 40, 0, -300, 3000, 0};
     const Tensor gates = tensor({4, 3}, at, DType::f64), losses = tensor({4, 3}, Values(12, 2.0), DType::f64);

@@ -61,7 +61,7 @@ TEST_SUITE("ops") {
       CHECK_MESSAGE(names.insert(c.name()).second, c.name());
     }
     CHECK(operations == std::set<std::string>{"add", "add_noise", "attention", "concat", "cross_entropy", "embedding",
-                                              "exit_distribution", "exit_loss", "expected_losses", "gate_mix", "gelu",
+                                              "exit_distribution", "exit_gate_loss", "exit_loss", "expected_losses", "gate_mix", "gelu",
                                               "layernorm", "lerp", "linear", "linear_columns", "scale", "silu",
                                               "token_losses"});
     std::set<std::string> timed;
