@@ -22,6 +22,7 @@ struct Pass {
   bool recompute = false;    // the tape keeps one state for each recurrence (or dense block), no activations
   KvCache* cache = nullptr;  // tokens follow cache->past earlier ones; one exit depth only
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
+  bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
 
   NoiseKey noise(std::uint32_t site) const { return {key.seed, key.pass, site}; }
 };

@@ -54,6 +54,12 @@ Ouro::Exits Ouro::run_exits(const Tensor& tokens, const Tensor& targets, int dep
 }
 
 Var Ouro::loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const {
+  if (pass.exit_gate_alone) {
+    Pass frozen = pass;
+    frozen.recompute = false;  // nothing is recorded but the gate
+    const auto [gates, losses] = run_exits(tokens, targets, depth, frozen);
+    return exit_gate_loss(gates, losses.value());
+  }
   const auto [gates, losses] = run_exits(tokens, targets, depth, pass);
   return exit_loss(gates, losses, config_.entropy_weight);
 }

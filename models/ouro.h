@@ -11,7 +11,8 @@ class Ouro final : public LanguageModel {
   explicit Ouro(const OuroConfig& config);
 
   void exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const override;
-  // The mean over tokens of sum_t p_t CE_t - beta entropy(p), over the exits 1..depth.
+  // The mean over tokens of sum_t p_t CE_t - beta entropy(p), over the exits 1..depth. With pass.exit_gate_alone: how
+  // well the gate tells whether going on to exit t lowers CE_t.
   Var loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const override;
   // "loss_expected": sum_t p_t CE_t of each token, over all exits.
   std::map<std::string, Tensor> further_losses(const Tensor& tokens, const Tensor& targets,

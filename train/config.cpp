@@ -16,6 +16,17 @@ void within(const char* flag, double value, double low, double high) {
 
 std::int64_t tenth(std::int64_t steps) { return std::max<std::int64_t>(1, steps / 10); }
 
+// Of the names of the weights that --stage trains.
+std::string trained_prefix(const TrainConfig& c, const LanguageModel& model) {
+  if (c.stage == "all") return "";
+  check(c.stage == "gate", "--stage: must be all or gate, not \"{}\"", c.stage);
+  check(model.config().architecture == "ouro",
+        "--stage gate: is for ouro, the one architecture with an exit gate; this is {}", model.config().architecture);
+  check(!c.init_from.empty() || c.resume,
+        "--stage gate: trains the gate of a trained model, so --init-from must name one");
+  return "exit_gate.";
+}
+
 }  // namespace
 
 void apply_recipe(TrainConfig& c, const Flags& flags) {
@@ -67,6 +78,7 @@ TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {
   check(c.depth_scope == "micro" || c.depth_scope == "step", "--depth-scope: must be micro or step, not \"{}\"",
         c.depth_scope);
   plan.depth_per_step = c.depth_scope == "step";
+  plan.trained_prefix = trained_prefix(c, model);
   plan.order = {.kind = data_order(c.data_order),
                 .seed = c.seed,
                 .context_length = model.config().context_length,

@@ -87,8 +87,8 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
 // Adds this micro-batch's share to the gradients and returns its loss.
 double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
-  const Pass pass{
-      .training = true, .key = noise_key(plan_.config.seed, step, index), .recompute = plan_.config.recompute};
+  Pass pass = this->pass(step, index);
+  pass.recompute = plan_.config.recompute;
   Tape tape;
   Var loss;
   {
@@ -99,6 +99,12 @@ double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   if (!std::isfinite(value)) stop_on_bad_loss(step, index, depth, value);
   tape.backward(loss, scalar(1.0 / static_cast<double>(plan_.config.grad_accum), loss.value()));
   return value;
+}
+
+Pass Trainer::pass(std::int64_t step, std::int64_t index) const {
+  return {.training = true,
+          .key = noise_key(plan_.config.seed, step, index),
+          .exit_gate_alone = !plan_.trained_prefix.empty()};
 }
 
 int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
@@ -182,8 +188,7 @@ void Trainer::stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth,
       if (first.empty() && out.device().kernels().count_not_finite(out) > 0)
         first = fmt::format("the output {} of {}, operation {} of the forward pass", out.shape(), op, count);
     });
-    model_.loss(batch.tokens, batch.targets, depth,
-                {.training = true, .key = noise_key(plan_.config.seed, step, index)});
+    model_.loss(batch.tokens, batch.targets, depth, pass(step, index));
   }
   fail(
       "step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; the last "
