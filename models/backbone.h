@@ -1,6 +1,9 @@
 // The GPT-2 parts every model shares: embeddings, the final norm and the tied head.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "models/config.h"
 #include "nn/block.h"
 
@@ -29,5 +32,8 @@ struct Backbone {
 // FLOPs of one block and of the head, per token, by the two ways of counting in models/model.h.
 double block_flops_paper(const BackboneConfig& c, std::int64_t context);
 double block_flops_executed(const BackboneConfig& c, std::int64_t context);
+
+// The blocks of prelude, `depth` times core, and coda, by name, in the order they are applied.
+std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth);
 
 }  // namespace grt

@@ -61,7 +61,7 @@ void DenseConfig::complete(const std::string& where) {
   in_range(where, "n_layers", n_layers, 1, kMostBlocks);
 }
 
-void GrtConfig::complete(const std::string& where) {
+void RecurrentConfig::complete(const std::string& where) {
   BackboneConfig::complete(where);
   in_range(where, "n_prelude", n_prelude, 0, kMostBlocks);
   in_range(where, "n_core", n_core, 1, kMostBlocks);
@@ -70,12 +70,42 @@ void GrtConfig::complete(const std::string& where) {
   const std::int64_t applications = n_prelude + static_cast<std::int64_t>(n_core) * n_recurrences + n_coda;
   check(applications <= kMostApplications, "{}: n_core {} x n_recurrences {} are {} block applications, above {}",
         where, n_core, n_recurrences, applications, kMostApplications);
+}
+
+void GrtConfig::complete(const std::string& where) {
+  RecurrentConfig::complete(where);
   in_range(where, "r_min", r_min, 0, n_recurrences);
   not_negative(where, "state_noise", state_noise);
   not_negative(where, "gate_noise", gate_noise);
   check(gate_temperature >= 1e-6 && gate_temperature <= 1e6, "{}: gate_temperature must be 1e-6..1e6, not {}", where,
         gate_temperature);
   check(gate_bias >= -1e6 && gate_bias <= 1e6, "{}: gate_bias must be a finite number, not {}", where, gate_bias);
+}
+
+void PoissonConfig::complete(const std::string& where) {
+  RecurrentConfig::complete(where);
+  check(initial_state == "random" || initial_state == "zero", "{}: initial_state must be random or zero, not \"{}\"",
+        where, initial_state);
+  in_range(where, "backprop_steps", backprop_steps, 1, kMostBlocks);
+}
+
+void MorConfig::complete(const std::string& where) {
+  RecurrentConfig::complete(where);
+  check(router_type == "linear" || router_type == "mlp", "{}: router_type must be linear or mlp, not \"{}\"", where,
+        router_type);
+  not_negative(where, "router_scale", router_scale);
+  not_negative(where, "router_aux_weight", router_aux_weight);
+}
+
+void RrtConfig::complete(const std::string& where) {
+  RecurrentConfig::complete(where);
+  in_range(where, "lora_rank", lora_rank, 1, d_model);
+  not_negative(where, "lora_alpha", lora_alpha);
+}
+
+void OuroConfig::complete(const std::string& where) {
+  RecurrentConfig::complete(where);
+  not_negative(where, "entropy_weight", entropy_weight);
 }
 
 template <class Config>
@@ -97,6 +127,10 @@ Config read_config(const Json& json, const std::string& where) {
 
 template DenseConfig read_config<DenseConfig>(const Json&, const std::string&);
 template GrtConfig read_config<GrtConfig>(const Json&, const std::string&);
+template PoissonConfig read_config<PoissonConfig>(const Json&, const std::string&);
+template MorConfig read_config<MorConfig>(const Json&, const std::string&);
+template RrtConfig read_config<RrtConfig>(const Json&, const std::string&);
+template OuroConfig read_config<OuroConfig>(const Json&, const std::string&);
 
 std::vector<ConfigKey> config_keys() {
   std::vector<ConfigKey> keys;
@@ -106,6 +140,10 @@ std::vector<ConfigKey> config_keys() {
   };
   DenseConfig{}.fields(add);
   GrtConfig{}.fields(add);
+  PoissonConfig{}.fields(add);
+  MorConfig{}.fields(add);
+  RrtConfig{}.fields(add);
+  OuroConfig{}.fields(add);
   return keys;
 }
 

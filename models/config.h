@@ -25,7 +25,7 @@ struct BackboneConfig {
 
   template <class V>
   void fields(V&& v) {
-    v("architecture", architecture, "dense or grt");
+    v("architecture", architecture, "dense, grt, poisson, mor, rrt or ouro");
     v("tokenizer", tokenizer, "bytes or gpt2: what the token ids mean");
     v("vocab_size", vocab_size, "V, token ids (0: the tokenizer's)");
     v("padded_vocab_size", padded_vocab_size, "rows of wte (0: V rounded up to a multiple of 64)");
@@ -53,11 +53,9 @@ struct DenseConfig : BackboneConfig {
   void complete(const std::string& where);
 };
 
-struct GrtConfig : BackboneConfig {
+// p prelude blocks, b core blocks applied R times, c coda blocks.
+struct RecurrentConfig : BackboneConfig {
   int n_prelude = 1, n_core = 1, n_recurrences = 10, n_coda = 1;
-  int r_min = 1;
-  double state_noise = 0.1, gate_noise = 0.1, gate_temperature = 1.0, gate_bias = 4.0;
-  bool gate_concat_norm = false, use_injection = true, use_gate = true;
 
   template <class V>
   void fields(V&& v) {
@@ -66,6 +64,19 @@ struct GrtConfig : BackboneConfig {
     v("n_core", n_core, "b, blocks of the shared core");
     v("n_recurrences", n_recurrences, "R, applications of the core at full depth");
     v("n_coda", n_coda, "c, blocks after the recurrence");
+  }
+  int applications() const { return n_prelude + n_core * n_recurrences + n_coda; }
+  void complete(const std::string& where);
+};
+
+struct GrtConfig : RecurrentConfig {
+  int r_min = 1;
+  double state_noise = 0.1, gate_noise = 0.1, gate_temperature = 1.0, gate_bias = 4.0;
+  bool gate_concat_norm = false, use_injection = true, use_gate = true;
+
+  template <class V>
+  void fields(V&& v) {
+    RecurrentConfig::fields(v);
     v("r_min", r_min, "smallest training depth");
     v("state_noise", state_noise, "sigma_x, noise on the state that enters the core, in training");
     v("gate_noise", gate_noise, "sigma_g, noise on the gate's logit, in training");
@@ -79,12 +90,67 @@ struct GrtConfig : BackboneConfig {
   void complete(const std::string& where);
 };
 
+struct PoissonConfig : RecurrentConfig {
+  std::string initial_state = "random";
+  int backprop_steps = 8;
+
+  template <class V>
+  void fields(V&& v) {
+    RecurrentConfig::fields(v);
+    v("initial_state", initial_state, "random (truncated normal) or zero");
+    v("backprop_steps", backprop_steps, "last recurrences that gradients flow through");
+  }
+  void complete(const std::string& where);
+};
+
+struct MorConfig : RecurrentConfig {
+  std::string router_type = "linear";
+  double router_scale = 0.1, router_aux_weight = 0.001;
+
+  template <class V>
+  void fields(V&& v) {
+    RecurrentConfig::fields(v);
+    v("router_type", router_type, "linear or mlp");
+    v("router_scale", router_scale, "alpha of the router's gate alpha sigmoid(z)");
+    v("router_aux_weight", router_aux_weight, "weight of the router's auxiliary loss");
+  }
+  void complete(const std::string& where);
+};
+
+struct RrtConfig : RecurrentConfig {
+  int lora_rank = 8;
+  double lora_alpha = 16;
+
+  template <class V>
+  void fields(V&& v) {
+    RecurrentConfig::fields(v);
+    v("lora_rank", lora_rank, "rho, rank of each recurrence's own part of a weight");
+    v("lora_alpha", lora_alpha, "that part is multiplied by alpha / rho");
+  }
+  void complete(const std::string& where);
+};
+
+struct OuroConfig : RecurrentConfig {
+  double entropy_weight = 0.05;
+
+  template <class V>
+  void fields(V&& v) {
+    RecurrentConfig::fields(v);
+    v("entropy_weight", entropy_weight, "beta of the entropy of the exit distribution");
+  }
+  void complete(const std::string& where);
+};
+
 // Reads `json` strictly: an unknown key, a wrong type or a value out of range is an Error that names `where` (a file or
 // preset) and the key. Missing keys keep their defaults.
 template <class Config>
 Config read_config(const Json& json, const std::string& where);
 extern template DenseConfig read_config<DenseConfig>(const Json&, const std::string&);
 extern template GrtConfig read_config<GrtConfig>(const Json&, const std::string&);
+extern template PoissonConfig read_config<PoissonConfig>(const Json&, const std::string&);
+extern template MorConfig read_config<MorConfig>(const Json&, const std::string&);
+extern template RrtConfig read_config<RrtConfig>(const Json&, const std::string&);
+extern template OuroConfig read_config<OuroConfig>(const Json&, const std::string&);
 
 template <class Config>
 Json to_json(Config config) {

@@ -71,17 +71,6 @@ void Grt::exits(const Tensor& tokens, std::span<const int> depths, const Pass& p
   }
 }
 
-std::vector<std::string> Grt::applications(int depth) const {
-  std::vector<std::string> names;
-  const auto add = [&](const char* prefix, int n) {
-    for (int i = 0; i < n; ++i) names.push_back(fmt::format("{}.{}", prefix, i));
-  };
-  add("prelude", config_.n_prelude);
-  for (int r = 0; r < depth; ++r) add("core", config_.n_core);
-  add("coda", config_.n_coda);
-  return names;
-}
-
 // Executed: with the anchor hoisted, each recurrence multiplies d x d once for inject, twice for the gate (6 d^2), and
 // the anchor's two products are made once. The paper counts 10 d^2 for each recurrence.
 Flops Grt::flops(std::int64_t context, int depth) const {

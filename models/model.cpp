@@ -4,8 +4,13 @@
 
 #include "models/dense.h"
 #include "models/grt.h"
+#include "models/ouro.h"
+#include "models/rrt.h"
 
 namespace grt {
+namespace {
+constexpr const char* kArchitectures = "dense, grt, poisson, mor, rrt or ouro";
+}  // namespace
 
 BlockConfig Backbone::block(int applications) const {
   return {config.d_model, config.n_heads, config.bias, config.gelu_kind(), 0.02 / std::sqrt(2.0 * applications)};
@@ -22,6 +27,17 @@ double block_flops_executed(const BackboneConfig& c, std::int64_t context) {
   return 24 * d * d + 2 * static_cast<double>(context + 1) * d;
 }
 
+std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth) {
+  std::vector<std::string> names;
+  const auto add = [&](const char* prefix, int n) {
+    for (int i = 0; i < n; ++i) names.push_back(fmt::format("{}.{}", prefix, i));
+  };
+  add("prelude", c.n_prelude);
+  for (int r = 0; r < depth; ++r) add("core", c.n_core);
+  add("coda", c.n_coda);
+  return names;
+}
+
 Var LanguageModel::hidden(const Tensor& tokens, int depth, const Pass& pass) const {
   Var z;
   exits(tokens, std::span(&depth, 1), pass, [&](int, const Var& exit) { z = exit; });
@@ -32,10 +48,19 @@ Var LanguageModel::loss(const Tensor& tokens, const Tensor& targets, int depth, 
   return cross_entropy(hidden(tokens, depth, pass), backbone_->wte->var, targets, config().vocab_size);
 }
 
+std::map<std::string, Tensor> LanguageModel::further_losses(const Tensor&, const Tensor&, const Pass&) const {
+  return {};
+}
+
+double LanguageModel::training_flops(std::int64_t context, int depth) const {
+  const Flops forward = flops(context, depth);
+  return 3 * (forward.executed_body + forward.executed_head);
+}
+
 Tensor LanguageModel::logits(const Tensor& z) const { return linear(z, Var(backbone_->wte->var.value())).value(); }
 
 Tensor LanguageModel::losses(const Tensor& z, const Tensor& targets) const {
-  return token_losses(z, backbone_->wte->var.value(), targets, config().vocab_size);
+  return token_losses(z, Var(backbone_->wte->var.value()), targets, config().vocab_size).value();
 }
 
 void LanguageModel::check_depth(int depth, const char* what) const {
@@ -57,11 +82,13 @@ KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int
 std::unique_ptr<LanguageModel> make_model(const Json& json, const std::string& where) {
   check(json.is_object(), "{}: a model configuration must be a JSON object", where);
   const auto it = json.find("architecture");
-  check(it != json.end() && it->is_string(), "{}: the key \"architecture\" is missing: dense or grt", where);
+  check(it != json.end() && it->is_string(), "{}: the key \"architecture\" is missing: {}", where, kArchitectures);
   const std::string architecture = it->get<std::string>();
   if (architecture == "dense") return std::make_unique<Dense>(read_config<DenseConfig>(json, where));
   if (architecture == "grt") return std::make_unique<Grt>(read_config<GrtConfig>(json, where));
-  fail("{}: architecture must be dense or grt, not \"{}\"", where, architecture);
+  if (architecture == "rrt") return std::make_unique<Rrt>(read_config<RrtConfig>(json, where));
+  if (architecture == "ouro") return std::make_unique<Ouro>(read_config<OuroConfig>(json, where));
+  fail("{}: architecture must be {}, not \"{}\"", where, kArchitectures, architecture);
 }
 
 }  // namespace grt

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +21,7 @@ struct Pass {
   bool recompute = false;    // the tape keeps one state for each recurrence (or dense block), no activations
   KvCache* cache = nullptr;  // tokens follow cache->past earlier ones; one exit depth only
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
+  bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
 
   NoiseKey noise(std::uint32_t site) const { return {key.seed, key.pass, site}; }
 };
@@ -48,12 +50,20 @@ class LanguageModel {
 
   virtual DepthRange depths() const = 0;
   virtual DepthRule default_depth_rule() const = 0;
+  // Is every exit trained for, not the one at full depth alone?
+  virtual bool trains_exits() const { return default_depth_rule().random(); }
   virtual std::vector<std::string> applications(int depth) const = 0;  // block names in the order they are applied
   virtual Flops flops(std::int64_t context, int depth) const = 0;
+  // Executed per token by a forward and backward pass of loss(): as a rule three times the forward pass's.
+  virtual double training_flops(std::int64_t context, int depth) const;
   virtual Json config_json() const = 0;
 
   Var hidden(const Tensor& tokens, int depth, const Pass& pass) const;  // exits() at one depth
-  Var loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const;
+  // The training objective of one pass, of one element: cross-entropy, and what a model adds to it.
+  virtual Var loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const;
+  // Losses of each row (R) that a model reports besides those of its exits, by the name they are reported under.
+  virtual std::map<std::string, Tensor> further_losses(const Tensor& tokens, const Tensor& targets,
+                                                       const Pass& pass) const;
   Tensor logits(
       const Tensor& z) const;  // (..., d) -> (..., padded_vocab_size); columns from vocab_size on mean nothing
   Tensor losses(const Tensor& z, const Tensor& targets) const;  // (R), in nats

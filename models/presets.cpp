@@ -25,9 +25,9 @@ Json dense(const Json& scale, int layers) {
   return json;
 }
 
-Json grt(const Json& scale, Layout l) {
+Json recurrent(const std::string& architecture, const Json& scale, Layout l) {
   Json json;
-  json["architecture"] = "grt";
+  json["architecture"] = architecture;
   json.update(scale);
   json.update(Json{{"n_prelude", l.prelude}, {"n_core", l.core}, {"n_recurrences", l.recurrences}, {"n_coda", l.coda}});
   return json;
@@ -35,7 +35,7 @@ Json grt(const Json& scale, Layout l) {
 
 // Rows of the ablation ladder: each adds one part to the row before; row 5 is the full model.
 Json ablation(const Json& scale, int row, Layout recurrence_only, Layout full) {
-  Json json = grt(scale, row == 1 ? recurrence_only : full);
+  Json json = recurrent("grt", scale, row == 1 ? recurrence_only : full);
   json["state_noise"] = row >= 3 ? 0.1 : 0.0;
   json["use_injection"] = row >= 4;
   json["use_gate"] = row >= 5;
@@ -45,13 +45,21 @@ Json ablation(const Json& scale, int row, Layout recurrence_only, Layout full) {
 std::map<std::string, Json> presets() {
   const Json small = scale(768, 12), medium = scale(1024, 16), large = scale(1280, 20);
   std::map<std::string, Json> all = {
-      {"gpt2-small", dense(small, 12)},          {"gpt2-medium", dense(medium, 24)},
-      {"gpt2-large", dense(large, 36)},          {"dense-nano", dense(nano(), 8)},
-      {"grt-small", grt(small, {1, 1, 10, 1})},  {"grt-small-isoparam", grt(small, {1, 10, 10, 1})},
-      {"grt-medium", grt(medium, {2, 5, 4, 2})}, {"grt-medium-isoparam", grt(medium, {2, 20, 4, 2})},
-      {"grt-large", grt(large, {1, 5, 6, 5})},   {"grt-large-isoparam", grt(large, {3, 30, 6, 3})},
-      {"grt-nano", grt(nano(), {1, 1, 6, 1})},
+      {"gpt2-small", dense(small, 12)},
+      {"gpt2-medium", dense(medium, 24)},
+      {"gpt2-large", dense(large, 36)},
+      {"dense-nano", dense(nano(), 8)},
   };
+  for (const std::string method : {"grt", "poisson", "mor", "rrt", "ouro"}) {
+    all[method + "-small"] = recurrent(method, small, {1, 1, 10, 1});
+    all[method + "-small-isoparam"] = recurrent(method, small, {1, 10, 10, 1});
+    all[method + "-medium"] = recurrent(method, medium, {2, 5, 4, 2});
+    all[method + "-medium-isoparam"] = recurrent(method, medium, {2, 20, 4, 2});
+    all[method + "-large"] = recurrent(method, large, {1, 5, 6, 5});
+    all[method + "-large-isoparam"] = recurrent(method, large, {3, 30, 6, 3});
+    all[method + "-nano"] = recurrent(method, nano(), {1, 1, 6, 1});
+  }
+  all["rrt-small-isoparam"].update(Json{{"lora_rank", 1}, {"lora_alpha", 2}});
   for (int row = 1; row <= 5; ++row) {
     all["grt-small-ablation-" + std::to_string(row)] = ablation(small, row, {0, 1, 12, 0}, {1, 1, 10, 1});
     all["grt-medium-ablation-" + std::to_string(row)] = ablation(medium, row, {0, 6, 4, 0}, {2, 5, 4, 2});

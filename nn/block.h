@@ -16,6 +16,21 @@ struct BlockConfig {
   double proj_std;  // initial standard deviation of the two projections back into the residual stream
 };
 
+// The low-rank parts of a sublayer's two Linears, and of a block's four; default-constructed: none.
+struct LowRankPair {
+  LowRank in, proj;
+};
+struct LowRankBlock {
+  LowRankPair attn, mlp;
+
+  LowRankBlock() = default;
+  LowRankBlock(const Scope& s, std::int64_t width, std::int64_t rank, float scale)
+      : attn{{s / "attn" / "c_attn", width, 3 * width, rank, scale},
+             {s / "attn" / "c_proj", width, width, rank, scale}},
+        mlp{{s / "mlp" / "c_fc", width, 4 * width, rank, scale},
+            {s / "mlp" / "c_proj", 4 * width, width, rank, scale}} {}
+};
+
 struct Attention {
   int heads;
   Linear c_attn, c_proj;
@@ -26,11 +41,11 @@ struct Attention {
         c_proj(s / "c_proj", c.width, c.width, c.bias, {0, c.proj_std}) {}
 
   // x (B, T, d) -> (B, T, d). With a cache, x holds the tokens after cache->past earlier ones.
-  Var operator()(const Var& x, const KvCache* cache, int slot) const {
-    const Var qkv = c_attn(x);
-    if (!cache) return c_proj(attention(qkv, heads));
+  Var operator()(const Var& x, const KvCache* cache, int slot, const LowRankPair& own = {}) const {
+    const Var qkv = c_attn(x, own.in);
+    if (!cache) return c_proj(attention(qkv, heads), own.proj);
     const auto& [keys, values] = cache->slot(slot);
-    return c_proj(attention(qkv, heads, keys, values, cache->past));
+    return c_proj(attention(qkv, heads, keys, values, cache->past), own.proj);
   }
 };
 
@@ -42,7 +57,9 @@ struct Mlp {
       : kind(c.gelu),
         c_fc(s / "c_fc", c.width, 4 * c.width, c.bias),
         c_proj(s / "c_proj", 4 * c.width, c.width, c.bias, {0, c.proj_std}) {}
-  Var operator()(const Var& x) const { return c_proj(gelu(c_fc(x), kind)); }
+  Var operator()(const Var& x, const LowRankPair& own = {}) const {
+    return c_proj(gelu(c_fc(x, own.in), kind), own.proj);
+  }
 };
 
 struct Block {
@@ -54,9 +71,10 @@ struct Block {
   Block(const Scope& s, const BlockConfig& c)
       : ln_1(s / "ln_1", c.width, c.bias), attn(s / "attn", c), ln_2(s / "ln_2", c.width, c.bias), mlp(s / "mlp", c) {}
 
-  Var operator()(Var x, const KvCache* cache = nullptr, int slot = 0) const {
-    x = x + attn(ln_1(x), cache, slot);
-    return x + mlp(ln_2(x));
+  // `own`: what this application of the block adds to its weights.
+  Var operator()(Var x, const KvCache* cache = nullptr, int slot = 0, const LowRankBlock& own = {}) const {
+    x = x + attn(ln_1(x), cache, slot, own.attn);
+    return x + mlp(ln_2(x), own.mlp);
   }
 };
 

@@ -10,12 +10,30 @@ namespace grt {
 
 inline Var value_of(const Param* p) { return p ? p->var : Var(); }
 
+// What is added to a Linear's W x: scale B (A x), of a rank far below the width. Default-constructed: nothing, and
+// tests false. Source: Hu et al. 2021, "LoRA", arXiv:2106.09685.
+struct LowRank {
+  const Param *a = nullptr, *b = nullptr;  // (rank, in), (out, rank)
+  float scale = 1;
+
+  LowRank() = default;
+  LowRank(const Scope& s, std::int64_t in, std::int64_t out, std::int64_t rank, float scale)
+      : a(s("A", {rank, in}, {})), b(s("B", {out, rank}, kZeros)), scale(scale) {}
+  explicit operator bool() const { return a != nullptr; }
+  Var operator()(const Var& x, const Var& plus) const {
+    return linear_columns(grt::scale(linear(x, a->var), scale), b->var, 0, plus);
+  }
+};
+
 struct Linear {  // (..., in) -> (..., out)
   const Param *weight, *bias = nullptr;
 
   Linear(const Scope& s, std::int64_t in, std::int64_t out, bool with_bias, Init w = {}, Init b = kZeros)
       : weight(s("weight", {out, in}, w)), bias(with_bias ? s("bias", {out}, b) : nullptr) {}
-  Var operator()(const Var& x) const { return linear(x, weight->var, value_of(bias)); }
+  Var operator()(const Var& x, const LowRank& own = {}) const {
+    const Var y = linear(x, weight->var, value_of(bias));
+    return own ? own(x, y) : y;
+  }
 };
 
 // W [a ; b] without the concatenation: W[:, :d] a + W[:, d:] b, each of width d. Where b stays the same over many

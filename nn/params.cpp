@@ -53,9 +53,21 @@ void Params::allocate(Device& device, DType dtype) {
   for (Param& p : params_) p.var = Var(values_.range(p.offset, p.shape));
 }
 
-void Params::allocate_gradients() {
+void Params::allocate_gradients(std::string_view prefix) {
   gradients_ = Tensor::zeros({extent_}, values_.dtype(), values_.device());
-  for (Param& p : params_) p.var = Var::parameter(p.var.value(), gradients_.range(p.offset, p.shape));
+  trained_.clear();
+  for (const bool decayed : {true, false}) {
+    for (Param& p : params_) {
+      if (p.decayed() != decayed) continue;
+      const Tensor value = p.var.value();
+      p.var = p.name.starts_with(prefix) ? Var::parameter(value, gradients_.range(p.offset, p.shape)) : Var(value);
+      if (!p.var.wants_grad()) continue;
+      const bool joins = !trained_.empty() && trained_.back().decayed == decayed &&
+                         trained_.back().begin + trained_.back().count == p.offset;
+      if (!joins) trained_.push_back({p.offset, 0, decayed});
+      trained_.back().count += aligned(p.shape.numel());
+    }
+  }
 }
 
 void Params::initialize(std::uint64_t seed) {

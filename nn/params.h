@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -40,7 +41,9 @@ class Params {
   const Param& declare(std::string name, Shape shape, Init init, std::int64_t used_rows = -1);
 
   void allocate(Device& device, DType dtype);  // zeros; fill by initialize() or from a checkpoint
-  void allocate_gradients();                   // for training: every Var becomes a trained weight
+  // For training: every Var becomes a trained weight, or those whose name begins with `prefix`; the others are
+  // constants.
+  void allocate_gradients(std::string_view prefix = {});
   // Values drawn from a function of (seed, name, element): another layer beside it changes nothing.
   void initialize(std::uint64_t seed);
   void clear_gradients();     // the next backward pass stores its gradients
@@ -49,6 +52,13 @@ class Params {
   const std::deque<Param>& all() const { return params_; }
   const Param* find(const std::string& name) const;
   std::int64_t count() const;  // stored elements, each tensor once
+
+  // The trained weights' stretches of the flat blocks; all of them lie in two, one that decay applies to.
+  struct Run {
+    std::int64_t begin, count;
+    bool decayed;
+  };
+  const std::vector<Run>& trained() const { return trained_; }
 
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
@@ -59,6 +69,7 @@ class Params {
   std::deque<Param> params_;
   std::int64_t extent_ = 0, decayed_extent_ = 0;
   Tensor values_, gradients_;
+  std::vector<Run> trained_;
 };
 
 // A path prefix: Linear(scope / "proj", ...) declares "....proj.weight".

@@ -214,14 +214,70 @@ OpCase cross_entropy_case(std::string variant, Shape z, int64_t padded, int64_t 
 }
 
 OpCase token_losses_case(std::string variant, Shape z, int64_t padded, int64_t vocab, int64_t chunk_bytes) {
-  return {
-      .op = "token_losses",
-      .variant = std::move(variant),
-      .inputs = loss_inputs(z, padded, vocab),
-      .run = [=](Vars v) -> Var { return token_losses(v[0].value(), v[1].value(), v[2].value(), vocab, chunk_bytes); },
-      .reference = [=](Tensors t) { return reference::token_losses(t[0], t[1], t[2], vocab); },
-      .forward = ProductWork(z.rows(), z.last(), padded).forward,
-      .differentiable = false};
+  const ProductWork work(z.rows(), z.last(), padded);
+  return {.op = "token_losses",
+          .variant = std::move(variant),
+          .inputs = loss_inputs(z, padded, vocab),
+          .run = [=](Vars v) { return token_losses(v[0], v[1], v[2].value(), vocab, chunk_bytes); },
+          .reference = [=](Tensors t) { return reference::token_losses(t[0], t[1], t[2], vocab); },
+          .forward = work.forward,
+          .backward = {3 * work.forward.flops, 3 * work.forward.elements}};  // the logits once more
+}
+
+OpCase exit_distribution_case(std::string variant, int64_t rows, int64_t exits) {
+  return {.op = "exit_distribution",
+          .variant = std::move(variant),
+          .inputs = {{{rows, exits}}},
+          .run = [](Vars v) -> Var { return exit_distribution(v[0].value()); },
+          .reference = [](Tensors t) { return reference::exit_distribution(t[0]); },
+          .forward = {0, 2 * count({rows, exits})},
+          .differentiable = false};
+}
+
+OpCase exit_loss_case(std::string variant, int64_t rows, int64_t exits, double beta) {
+  const Shape shape{rows, exits};
+  return {.op = "exit_loss",
+          .variant = std::move(variant),
+          .inputs = {{shape}, {shape}},
+          .run = [=](Vars v) { return exit_loss(v[0], v[1], beta); },
+          .reference =
+              [=](Tensors t) {
+                const Values sums = reference::exit_losses(t[0], t[1], beta);
+                return Values{std::accumulate(sums.begin(), sums.end(), 0.0) / static_cast<double>(rows)};
+              },
+          .forward = {0, 2 * count(shape)},
+          .backward = {0, 4 * count(shape)}};
+}
+
+// The losses are a constant, made of small numbers: their differences lie about the turning point of w.
+OpCase exit_gate_loss_case(std::string variant, int64_t rows, int64_t exits) {
+  const auto losses = [=](Device& device) {
+    Values v;
+    for (int64_t i = 0; i < rows * exits; ++i) v.push_back(0.02 * static_cast<double>(i * 7 % 11));
+    return Tensor::from<double>({rows, exits}, v, device);
+  };
+  return {.op = "exit_gate_loss",
+          .variant = std::move(variant),
+          .inputs = {{{rows, exits}}},
+          .run =
+              [=](Vars v) {
+                const Tensor wide = losses(v[0].device());
+                if (v[0].value().dtype() == DType::f64) return exit_gate_loss(v[0], wide);
+                const std::vector<float> narrow(wide.data<double>(), wide.data<double>() + wide.numel());
+                return exit_gate_loss(v[0], Tensor::from<float>(wide.shape(), narrow, v[0].device()));
+              },
+          .reference = [=](Tensors t) { return Values{reference::exit_gate_loss(t[0], losses(t[0].device()))}; },
+          .forward = {0, 2 * count({rows, exits})}};
+}
+
+OpCase expected_losses_case(std::string variant, int64_t rows, int64_t exits) {
+  return {.op = "expected_losses",
+          .variant = std::move(variant),
+          .inputs = {{{rows, exits}}, {{rows, exits}}},
+          .run = [](Vars v) -> Var { return expected_losses(v[0].value(), v[1].value()); },
+          .reference = [](Tensors t) { return reference::exit_losses(t[0], t[1], 0); },
+          .forward = {0, 2 * count({rows, exits})},
+          .differentiable = false};
 }
 
 OpCase gate_mix_case(std::string variant, Shape s, float tau, float sigma) {
@@ -322,7 +378,18 @@ std::vector<OpCase> basic_cases() {
       cross_entropy_case("chunks of one row", {7, 5}, 16, 11, 1),
       cross_entropy_case("several chunks, the last shorter", {2, 9, 5}, 16, 11, 5 * 16 * 4),
       token_losses_case("padded vocabulary", {2, 3, 5}, 16, 11, kLossChunkBytes),
+      token_losses_case("chunks of one row", {7, 5}, 16, 11, 1),
       token_losses_case("several chunks", {2, 9, 5}, 16, 11, 5 * 16 * 4),
+      exit_distribution_case("", 7, 4),
+      exit_distribution_case("one exit", 3, 1),
+      exit_loss_case("", 7, 4, 0.05),
+      exit_loss_case("no entropy", 5, 3, 0),
+      exit_loss_case("one exit", 5, 1, 0.05),
+      exit_loss_case("many rows", 1031, 6, 0.3),
+      same_input(exit_loss_case("", 5, 4, 0.05)),
+      exit_gate_loss_case("", 7, 4),
+      exit_gate_loss_case("many rows", 1031, 6),
+      expected_losses_case("", 7, 4),
       gate_mix_case("", small, 1, 0),
       gate_mix_case("temperature", small, 0.8f, 0),
       gate_mix_case("noise", wide, 0.8f, 0.3f),
@@ -362,6 +429,10 @@ std::vector<OpCase> cases_at(const Size& s) {
       cached_attention_case(at("cache"), s.batch, s.time - 2, 1, s.width, s.heads),
       cross_entropy_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
       token_losses_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
+      exit_distribution_case(at("10 exits"), x.rows(), 10),
+      exit_loss_case(at("10 exits"), x.rows(), 10, 0.05),
+      exit_gate_loss_case(at("10 exits"), x.rows(), 10),
+      expected_losses_case(at("10 exits"), x.rows(), 10),
       gate_mix_case(at("noise"), x, 1, 0.1f),
   };
 }

@@ -51,6 +51,7 @@ struct Kernels {
   virtual void scale(const Into& y, const Tensor& x, const Tensor& s) = 0;          // y = s[0] x, s of one element
   virtual void lerp(const Into& y, const Tensor& a, const Tensor& b, float t) = 0;  // y = t a + (1 - t) b
   virtual void multiply(const Into& y, const Tensor& x, float s) = 0;               // y = s x
+  virtual void scale_rows(const Into& y, const Tensor& x, const Tensor& s) = 0;     // y[r] = s[r] x[r], s (R)
   virtual void add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) = 0;  // y = x + sigma N(0,1)
   virtual void silu(const Tensor& y, const Tensor& x) = 0;                                  // y = x sigmoid(x)
   virtual void silu_backward(const Into& dx, const Tensor& dy, const Tensor& x) = 0;
@@ -106,6 +107,22 @@ struct Kernels {
   virtual void gate_mix(const Tensor& y, const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
   virtual void gate_mix_backward(const Into& dz, const Into& dh, const Into& d_o, const Tensor& dy, const Tensor& z,
                                  const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
+
+  // --- exits ---------------------------------------------------------------------------------------------------------
+  // gates (R, S): for each of S exits the logit of stopping there once it is reached, lambda = sigmoid(gate).
+  // p (R, S) = lambda_s prod_{q<s} (1 - lambda_q); the last exit takes what is left, whatever its gate.
+  virtual void exit_distribution(const Tensor& p, const Tensor& gates) = 0;
+  // values (R) = sum_s p_s losses_s + beta sum_s p_s ln p_s; losses (R, S).
+  virtual void exit_loss(const Tensor& values, const Tensor& gates, const Tensor& losses, double beta) = 0;
+  // Of the mean of the values, whose gradient is dy, of one element.
+  virtual void exit_loss_backward(const Into& dgates, const Into& dlosses, const Tensor& dy, const Tensor& gates,
+                                  const Tensor& losses, double beta) = 0;
+
+  // values (R) = sum over s >= 1 of -w_s ln(1 - lambda_s) - (1 - w_s) ln lambda_s with w_s = sigmoid(50 (i_s - 0.005)),
+  // i_s = max(0, losses_{s-1} - losses_s): does going on to s pay? Backward: of the sum of the values / (R S).
+  virtual void exit_gate_loss(const Tensor& values, const Tensor& gates, const Tensor& losses) = 0;
+  virtual void exit_gate_loss_backward(const Into& dgates, const Tensor& dy, const Tensor& gates,
+                                       const Tensor& losses) = 0;
 
   // --- optimizer -----------------------------------------------------------------------------------------------------
   virtual void adamw(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g, const AdamW& step) = 0;

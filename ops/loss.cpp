@@ -65,15 +65,30 @@ Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_
                 });
 }
 
-Tensor token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab,
-                    std::int64_t chunk_bytes) {
-  check_shapes(z, w, targets, vocab);
-  const Tensor losses = Tensor::empty({z.shape().rows()}, z.dtype(), z.device());
-  for_chunks(z, w, targets, chunk_bytes,
+// With u the upstream gradient of each row:  dlogits = u (p - onehot(target)), and dz and dw as above.
+Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab, std::int64_t chunk_bytes) {
+  check_shapes(z.value(), w.value(), targets, vocab);
+  const Tensor losses = Tensor::empty({z.shape().rows()}, z.value().dtype(), z.device());
+  Kernels& k = z.kernels();
+  for_chunks(z.value(), w.value(), targets, chunk_bytes,
              [&](const Tensor& part, const Tensor& target, const Tensor& logits, std::int64_t begin) {
-               z.device().kernels().cross_entropy(losses.range(begin, {part.dim(0)}), {}, logits, target, vocab, 1);
+               k.cross_entropy(losses.range(begin, {part.dim(0)}), {}, logits, target, vocab, 1);
              });
-  return losses;
+  return record("token_losses", losses, {z, w},
+                [&k, to_z = z.sink(), to_w = w.sink(), z = z.value(), w = w.value(), targets, vocab,
+                 chunk_bytes](const Tensor& dlosses) {
+                  const Into dz = to_z.into(), dw = to_w.into();
+                  const Tensor again = Tensor::like(dlosses);
+                  for_chunks(z, w, targets, chunk_bytes,
+                             [&](const Tensor& part, const Tensor& target, const Tensor& logits, std::int64_t begin) {
+                               const std::int64_t n = part.dim(0);
+                               const Tensor& dlogits = logits;  // in place
+                               k.cross_entropy(again.range(begin, {n}), {dlogits}, logits, target, vocab, 1);
+                               k.scale_rows({dlogits}, dlogits, dlosses.range(begin, {n}));
+                               if (dz) k.matmul({dz.to.rows(begin, n), dz.add}, {}, {dlogits}, {w}, {});
+                               if (dw) k.matmul({dw.to, dw.add || begin > 0}, {}, {dlogits, true}, {part}, {});
+                             });
+                });
 }
 
 }  // namespace grt

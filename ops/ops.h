@@ -58,14 +58,31 @@ inline constexpr std::int64_t kLossChunkBytes = 128 << 20;
 Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab,
                   std::int64_t chunk_bytes = kLossChunkBytes);
 
-// The losses of each row (R), without gradients.
-Tensor token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab,
-                    std::int64_t chunk_bytes = kLossChunkBytes);
+// The losses of each row (R), for an objective that weights them. Keeps no logits: the backward pass makes those of
+// each chunk again.
+Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab,
+                 std::int64_t chunk_bytes = kLossChunkBytes);
 
 // --- gate.cpp
 // ---------------------------------------------------------------------------------------------------------- The gated
 // recurrent update: g = sigmoid(z / tau + sigma N(0,1)), one draw per row; returns g h + (1 - g) o. z, h, o of one
 // shape (..., C). Noise is a function of its key, so a recomputation repeats it.
 Var gate_mix(const Var& z, const Var& h, const Var& o, const GateNoise& noise);
+
+// --- exit.cpp --------------------------------------------------------------------------------------------------------
+// A token may stop at each of S exits: gates (R, S) holds the logits of stopping at an exit once it is reached, lambda
+// = sigmoid(gate). The probability of each exit, p_s = lambda_s prod_{q<s} (1 - lambda_q); the last takes what is left.
+Tensor exit_distribution(const Tensor& gates);
+
+// The mean over rows of sum_s p_s losses_s - beta entropy(p), of one element. gates, losses (R, S).
+Var exit_loss(const Var& gates, const Var& losses, double beta);
+
+// Whether going on from each exit pays, for a gate that is trained by itself: the sum over the exits after the first of
+// the mean over rows of -w_s ln(1 - lambda_s) - (1 - w_s) ln lambda_s, divided by S, with w_s = sigmoid(50 (i_s -
+// 0.005)), i_s = max(0, losses_{s-1} - losses_s). losses is a constant.
+Var exit_gate_loss(const Var& gates, const Tensor& losses);
+
+// sum_s p_s losses_s of each row (R), without gradients.
+Tensor expected_losses(const Tensor& gates, const Tensor& losses);
 
 }  // namespace grt

@@ -11,6 +11,7 @@ struct NoKernels final : Kernels {
   void scale(const Into&, const Tensor&, const Tensor&) override {}
   void lerp(const Into&, const Tensor&, const Tensor&, float) override {}
   void multiply(const Into&, const Tensor&, float) override {}
+  void scale_rows(const Into&, const Tensor&, const Tensor&) override {}
   void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override {}
   void silu(const Tensor&, const Tensor&) override {}
   void silu_backward(const Into&, const Tensor&, const Tensor&) override {}
@@ -36,6 +37,11 @@ struct NoKernels final : Kernels {
   void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override {}
   void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, const GateNoise&) override {}
+  void exit_distribution(const Tensor&, const Tensor&) override {}
+  void exit_loss(const Tensor&, const Tensor&, const Tensor&, double) override {}
+  void exit_loss_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, double) override {}
+  void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override {}
+  void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override {}
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override {}
 };
 

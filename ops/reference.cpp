@@ -133,6 +133,39 @@ Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, int
   return losses;
 }
 
+Values exit_distribution(const Tensor& gates) {
+  const int64_t exits = gates.shape().last();
+  Values p;
+  double left = 1;
+  for (int64_t i = 0; i < gates.numel(); ++i) {
+    const bool first = i % exits == 0, last = i % exits == exits - 1;
+    if (first) left = 1;
+    p.push_back(last ? left : left / (1 + std::exp(-gates.data<double>()[i])));
+    left -= p.back();
+  }
+  return p;
+}
+
+Values exit_losses(const Tensor& gates, const Tensor& losses, double beta) {
+  const Values p = exit_distribution(gates);
+  Values sums(gates.dim(0), 0.0);
+  for (std::size_t i = 0; i < p.size(); ++i)
+    sums[i / gates.dim(1)] += p[i] * (losses.data<double>()[i] + beta * std::log(p[i]));
+  return sums;
+}
+
+double exit_gate_loss(const Tensor& gates, const Tensor& losses) {
+  double sum = 0;
+  for (int64_t i = 0; i < gates.numel(); ++i) {
+    if (i % gates.dim(1) == 0) continue;
+    const double gain = losses.data<double>()[i - 1] - losses.data<double>()[i];
+    const double w = 1 / (1 + std::exp(-50 * ((gain > 0 ? gain : 0) - 0.005)));
+    const double stop = 1 / (1 + std::exp(-gates.data<double>()[i]));
+    sum -= w * std::log(1 - stop) + (1 - w) * std::log(stop);
+  }
+  return sum / static_cast<double>(gates.numel());
+}
+
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) {
   Values y(z.numel());
   for (int64_t i = 0; i < z.numel(); ++i) {

@@ -24,6 +24,10 @@ Values embedding(const Tensor& tokens, const Tensor& wte, const Tensor& wpe, std
 // With a cache, its first `past` positions precede; without one, past is 0.
 Values attention(const Tensor& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
 Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab);
+Values exit_distribution(const Tensor& gates);
+// sum_s p_s (losses_s + beta ln p_s) of each row.
+Values exit_losses(const Tensor& gates, const Tensor& losses, double beta);
+double exit_gate_loss(const Tensor& gates, const Tensor& losses);
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise);
 
 }  // namespace grt::reference

@@ -81,10 +81,8 @@ class TrainingSteps {
   void forget_samples() { samples_.clear(); }
   double median() const { return timing_of(samples_).median; }
   double tokens() const { return static_cast<double>(inputs_.numel()); }
-  // A training step is three forward passes' worth of operations.
   double executed_flops() const {
-    const Flops f = flops();
-    return 3 * tokens() * (f.executed_body + f.executed_head);
+    return tokens() * model_->training_flops(model_->config().context_length, model_->depths().full);
   }
   // The convention of nanoGPT and PaLM (6 N + 12 L d T for each token, attention uncut), for comparisons with others.
   double convention_flops() const {

@@ -36,7 +36,7 @@ struct Options {
     v("text", text, "text file to evaluate on, encoded by the model's tokenizer as one document");
     v("depths", depths,
       "exits to evaluate besides --depth: all, full or a list such as 1,2,4; grt has exits at 0, 1, "
-      "2, ..., dense at 1..n_layers");
+      "2, ..., rrt and ouro at 1..R, dense at 1..n_layers");
     v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
     v("kv", kv, "key/value strategy: full, which is exact");
@@ -99,6 +99,8 @@ void print_table(const EvalResult& result, bool bytes) {
     if (bytes) fmt::print("  {:>13.6f}", bits(loss.mean));
     fmt::print("\n");
   }
+  for (const auto& [name, loss] : result.further)
+    fmt::print("{}: {:.6f} (std. error {:.6f})\n", name, loss.mean, loss.standard_error);
 }
 
 Json report(const Options& options, const LanguageModel& model, const EvalResult& result, int depth, bool bytes,
@@ -117,6 +119,7 @@ Json report(const Options& options, const LanguageModel& model, const EvalResult
                {"windows", result.windows},
                {"depth", depth},
                {"perplexity", std::exp(loss.mean)}};
+  for (const auto& [name, further] : result.further) json[name] = further.mean;
   if (bytes) json["bits_per_byte"] = bits(loss.mean);
   json["checkpoint"] = resolve_checkpoint(*options.checkpoint).string();
   json[options.data ? "data" : "text"] = options.data ? *options.data : *options.text;
@@ -140,7 +143,7 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const int depth = options.depth.value_or(model->depths().full);
-  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride};
+  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .further = true};
   if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
   const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
@@ -160,6 +163,9 @@ int run(int argc, char** argv) {
   }
   for (const auto& [at, loss] : result.by_depth)
     check(std::isfinite(loss.mean), "{}: the loss at depth {} is {}; {}", data.name(), at, loss.mean,
+          first_bad_weight(model->params()));
+  for (const auto& [name, loss] : result.further)
+    check(std::isfinite(loss.mean), "{}: {} is {}; {}", data.name(), name, loss.mean,
           first_bad_weight(model->params()));
 
   const bool bytes = model->config().tokenizer == "bytes";

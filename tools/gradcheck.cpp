@@ -105,6 +105,11 @@ std::vector<ToyModel> toy_models() {
       {"grt, no injection", toy("grt", {{"use_injection", false}})},
       {"grt, neither, no noise", toy("grt", {{"use_gate", false}, {"use_injection", false}, {"state_noise", 0.0}})},
       {"grt, no prelude, no coda", toy("grt", {{"n_prelude", 0}, {"n_coda", 0}})},
+      {"rrt", toy("rrt", {{"lora_rank", 2}, {"lora_alpha", 3}, {"bias", true}})},
+      {"rrt, recomputed", toy("rrt", {{"n_core", 2}, {"lora_rank", 2}, {"lora_alpha", 3}}), true},
+      {"ouro", toy("ouro", {{"bias", true}})},
+      {"ouro, recomputed", toy("ouro", {{"n_core", 2}, {"entropy_weight", 0.3}}), true},
+      {"ouro, one exit", toy("ouro", {{"n_recurrences", 1}})},
   };
 }
 

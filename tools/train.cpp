@@ -92,7 +92,8 @@ MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageMo
   std::vector<int> depths = {plan.depth.depth};
   if (plan.depth.random()) depths = {plan.depth.lowest, (plan.depth.lowest + plan.depth.depth) / 2, plan.depth.depth};
   depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
-  return {model.config_json(), run.device.type(), run.config.batch_size, depths, run.config.recompute};
+  return {model.config_json(),  run.device.type(),  run.config.batch_size, depths,
+          run.config.recompute, plan.trained_prefix};
 }
 
 void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device) {
@@ -140,7 +141,7 @@ int train(Run& run, const Flags& flags, const std::string& command) {
   check_fits(memory, needs, available_memory());
 
   model->params().allocate(*device, dtype);
-  model->params().allocate_gradients();
+  model->params().allocate_gradients(plan.trained_prefix);
   if (run.config.resume)
     load_parameters(model->params(), run.checkpoint / "model.safetensors");
   else if (!run.config.init_from.empty())

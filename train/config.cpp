@@ -18,6 +18,17 @@ void within(const char* flag, double value, double low, double high) {
 
 std::int64_t tenth(std::int64_t steps) { return std::max<std::int64_t>(1, steps / 10); }
 
+// Of the names of the weights that --stage trains.
+std::string trained_prefix(const TrainConfig& c, const LanguageModel& model) {
+  if (c.stage == "all") return "";
+  check(c.stage == "gate", "--stage: must be all or gate, not \"{}\"", c.stage);
+  check(model.config().architecture == "ouro",
+        "--stage gate: is for ouro, the one architecture with an exit gate; this is {}", model.config().architecture);
+  check(!c.init_from.empty() || c.resume,
+        "--stage gate: trains the gate of a trained model, so --init-from must name one");
+  return "exit_gate.";
+}
+
 }  // namespace
 
 void apply_recipe(TrainConfig& c, const Flags& flags) {
@@ -71,15 +82,15 @@ TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {
   check(c.depth_scope == "micro" || c.depth_scope == "step", "--depth-scope: must be micro or step, not \"{}\"",
         c.depth_scope);
   plan.depth_per_step = c.depth_scope == "step";
+  plan.trained_prefix = trained_prefix(c, model);
   plan.order = {.kind = data_order(c.data_order),
                 .seed = c.seed,
                 .context_length = model.config().context_length,
                 .batch_size = c.batch_size,
                 .micro_batches = c.grad_accum};
-  // Validating each exit of a recurrent model is the point of it; a dense model's exits are not trained for.
-  const bool recurrent = model.default_depth_rule().random();
-  plan.eval_depths =
-      parse_depths(c.eval_depths == "all" && !recurrent ? "full" : c.eval_depths, model, "--eval-depths");
+  // Exits that are not trained for, such as a dense model's, are validated on request alone.
+  const bool full_alone = c.eval_depths == "all" && !model.trains_exits();
+  plan.eval_depths = parse_depths(full_alone ? "full" : c.eval_depths, model, "--eval-depths");
   return plan;
 }
 

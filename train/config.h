@@ -25,7 +25,7 @@ struct TrainConfig {
   std::uint64_t seed = 1337;
   std::optional<std::string> depth_sampler;
   std::optional<int> depth;
-  std::string depth_scope = "micro", data_order = "random", eval_depths = "all";
+  std::string depth_scope = "micro", data_order = "random", eval_depths = "all", stage = "all";
   bool recompute = false, resume = false, overwrite = false, print_config = false;
 
   template <class V>
@@ -49,12 +49,13 @@ struct TrainConfig {
     v("grad-clip", grad_clip, "largest L2 norm of the whole gradient; 0: off");
     v("eval-every", eval_every, "steps between validations (default: steps/10)");
     v("eval-batches", eval_batches, "batches of a validation; 0: the full split");
-    v("eval-depths", eval_depths, "exits to validate: all (of a recurrent model), full, or a list such as 0,1,6");
+    v("eval-depths", eval_depths, "exits to validate: all (that are trained for), full, or a list such as 0,1,6");
     v("save-every", save_every, "steps between checkpoints (default: eval-every)");
     v("keep", keep, "checkpoints to keep; the best is spared");
     v("resume", resume, "go on from OUT/latest");
     v("overwrite", overwrite, "remove an earlier run in OUT");
     v("init-from", init_from, "checkpoint whose weights to start from; the optimizer starts anew");
+    v("stage", stage, "what to train: all, or gate: ouro's exit gate by itself, the model of --init-from frozen");
     v("seed", seed, "of initial weights, data order, depths and noise");
     v("depth-sampler", depth_sampler, "training depth: fixed or uniform in r_min..depth (default: the model's)");
     v("depth", depth, "largest training depth (default: R)");
@@ -75,6 +76,7 @@ struct TrainPlan {
   Schedule schedule;
   DepthRule depth;
   bool depth_per_step;
+  std::string trained_prefix;  // of the names of the weights to train; empty: all
   TrainingOrder order;
   std::vector<int> eval_depths;
 };

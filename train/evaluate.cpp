@@ -68,25 +68,31 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
   Pass pass;
   pass.forced_gate = options.forced_gate;
   std::map<int, Tally> tallies;
+  std::map<std::string, Tally> further;
   EvalResult result;
   std::int64_t scored = 0;  // ids [1, scored] have been targets
   for (const std::span<const Window> part : batches) {
     const Batch batch = evaluation_batch(data, part, model.device());
-    model.exits(batch.tokens, options.depths, pass, [&](int depth, const Var& z) {
-      const std::vector<double> losses = host_values(model.losses(z.value(), batch.targets));
-      Tally& tally = tallies[depth];
+    const auto add = [&](Tally& tally, const Tensor& rows) {
+      const std::vector<double> losses = host_values(rows);
       std::int64_t end = scored, first_loss = 0;
       for (const Window& window : part) {
         for (std::int64_t t = end - window.begin; t < window.targets; ++t) tally.add(losses[first_loss + t]);
         end = window.begin + window.targets;
         first_loss += window.targets;
       }
-    });
+    };
+    model.exits(batch.tokens, options.depths, pass,
+                [&](int depth, const Var& z) { add(tallies[depth], model.losses(z.value(), batch.targets)); });
+    if (options.further)
+      for (const auto& [name, losses] : model.further_losses(batch.tokens, batch.targets, pass))
+        add(further[name], losses);
     scored = part.back().begin + part.back().targets;
     result.windows += static_cast<std::int64_t>(part.size());
     if (options.progress && !options.progress(result.windows, all)) break;
   }
   for (const auto& [depth, tally] : tallies) result.by_depth[depth] = tally.result();
+  for (const auto& [name, tally] : further) result.further[name] = tally.result();
   result.tokens = scored;
   return result;
 }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "models/model.h"
@@ -17,6 +18,7 @@ struct EvalOptions {
                                           // scored once, in the window that gives it the longest context
   std::int64_t most_batches = 0;          // stop after so many batches; 0: the whole split
   std::optional<float> forced_gate = {};  // grt, analysis
+  bool further = false;                   // also the losses that the model reports besides its exits'
   // After each batch: the windows done, of all. False stops early.
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };
@@ -28,7 +30,8 @@ struct DepthLoss {
 
 struct EvalResult {
   std::map<int, DepthLoss> by_depth;
-  std::int64_t tokens = 0;  // predicted
+  std::map<std::string, DepthLoss> further;  // by the model's name for it
+  std::int64_t tokens = 0;                   // predicted
   std::int64_t windows = 0;
 };
 

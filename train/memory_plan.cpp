@@ -18,7 +18,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
   Params& params = model->params();
   params.allocate(*device, needs.dtype);
   const auto weights = static_cast<std::int64_t>(device->in_use());
-  params.allocate_gradients();
+  params.allocate_gradients(needs.trained_prefix);
   const auto gradients = static_cast<std::int64_t>(device->in_use()) - weights;
 
   MemoryPlan plan{weights, gradients, 2 * weights, {}};
@@ -31,7 +31,9 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
     Var loss;
     {
       Record on(&tape);
-      loss = model->loss(tokens, tokens, depth, {.training = true, .recompute = needs.recompute});
+      loss = model->loss(
+          tokens, tokens, depth,
+          {.training = true, .recompute = needs.recompute, .exit_gate_alone = !needs.trained_prefix.empty()});
     }
     tape.backward(loss, Tensor::empty({1}, needs.dtype, *device));
     loss = {};

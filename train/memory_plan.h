@@ -21,6 +21,7 @@ struct MemoryNeeds {
   std::int64_t batch_size;
   std::vector<int> depths;
   bool recompute;
+  std::string trained_prefix = {};  // of the names of the weights that are trained
 };
 
 MemoryPlan plan_memory(const MemoryNeeds& needs);

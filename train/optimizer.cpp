@@ -31,20 +31,16 @@ void Optimizer::update(std::int64_t step, double lr, double norm) {
               .beta1 = config_.beta1,
               .beta2 = config_.beta2,
               .eps = config_.eps,
-              .weight_decay = config_.weight_decay,
+              .weight_decay = 0,
               .grad_scale = clip_coefficient(norm, config_.grad_clip),
               .m_correction = 1 / (1 - std::pow(config_.beta1, step + 1)),
               .v_correction = 1 / (1 - std::pow(config_.beta2, step + 1))};
-  const std::int64_t decayed = params_.decayed_extent(), rest = params_.extent() - decayed;
-  const auto apply = [&](std::int64_t begin, std::int64_t n) {
-    if (n == 0) return;
+  for (const auto& [begin, n, decayed] : params_.trained()) {
+    adamw.weight_decay = decayed ? config_.weight_decay : 0;
     params_.values().device().kernels().adamw(params_.values().range(begin, {n}), moments_.m.range(begin, {n}),
                                               moments_.v.range(begin, {n}), params_.gradients().range(begin, {n}),
                                               adamw);
-  };
-  apply(0, decayed);
-  adamw.weight_decay = 0;
-  apply(decayed, rest);
+  }
 }
 
 std::string first_bad_gradient(const Params& params) {

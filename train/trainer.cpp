@@ -105,8 +105,8 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
 // Adds this micro-batch's share to the gradients and returns its loss.
 double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
-  const Pass pass{
-      .training = true, .key = noise_key(plan_.config.seed, step, index), .recompute = plan_.config.recompute};
+  Pass pass = this->pass(step, index);
+  pass.recompute = plan_.config.recompute;
   Tape tape;
   Var loss;
   {
@@ -119,6 +119,12 @@ double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   return value;
 }
 
+Pass Trainer::pass(std::int64_t step, std::int64_t index) const {
+  return {.training = true,
+          .key = noise_key(plan_.config.seed, step, index),
+          .exit_gate_alone = !plan_.trained_prefix.empty()};
+}
+
 int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
   const std::uint64_t draw = plan_.depth_per_step ? 0 : static_cast<std::uint64_t>(index);
   const NoiseKey run{plan_.config.seed, static_cast<std::uint32_t>(step), kDepthSite};
@@ -128,7 +134,7 @@ int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
 void Trainer::log_step(const StepStats& stats, double seconds) {
   const double tokens =
       static_cast<double>(plan_.config.batch_size * plan_.config.grad_accum * plan_.order.context_length);
-  const Flops flops = model_.flops(plan_.order.context_length, static_cast<int>(std::lround(stats.depth)));
+  const double flops = model_.training_flops(plan_.order.context_length, static_cast<int>(std::lround(stats.depth)));
   Json record{{"step", state_.step},
               {"loss", stats.loss},
               {"lr", stats.lr},
@@ -136,10 +142,8 @@ void Trainer::log_step(const StepStats& stats, double seconds) {
               {"depth", stats.depth},
               {"tokens", state_.tokens},
               {"tokens_per_second", tokens / seconds}};
-  // Forward plus backward executes three times the forward's operations.
-  record["mfu"] = plan_.config.peak_tflops ? Json(3 * (flops.executed_body + flops.executed_head) * tokens / seconds /
-                                                  (*plan_.config.peak_tflops * 1e12))
-                                           : Json(nullptr);
+  const double peak = plan_.config.peak_tflops.value_or(0) * 1e12;
+  record["mfu"] = peak > 0 ? Json(flops * tokens / seconds / peak) : Json(nullptr);
   log_->write(record);
   progress_.live(
       fmt::format("step {}/{} | loss {:.4f}{} | lr {:.2e} | norm {:.2f} | depth {:.1f} | {:.0f} tokens/s", state_.step,
@@ -208,8 +212,7 @@ void Trainer::stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth,
       if (first.empty() && out.device().kernels().count_not_finite(out) > 0)
         first = fmt::format("the output {} of {}, operation {} of the forward pass", out.shape(), op, count);
     });
-    model_.loss(batch.tokens, batch.targets, depth,
-                {.training = true, .key = noise_key(plan_.config.seed, step, index)});
+    model_.loss(batch.tokens, batch.targets, depth, pass(step, index));
   }
   fail("step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; {}", step + 1,
        loss, first, last_checkpoint());

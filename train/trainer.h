@@ -34,6 +34,7 @@ class Trainer {
 
   bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed
   double micro_batch(std::int64_t step, std::int64_t index, int depth);
+  Pass pass(std::int64_t step, std::int64_t index) const;
   int draw_depth(std::int64_t step, std::int64_t index) const;
   bool finish_step();  // false: interrupted
   void log_step(const StepStats& stats, double seconds);

@@ -12,6 +12,7 @@ struct CpuKernels final : Kernels {
   void scale(const Into&, const Tensor&, const Tensor&) override;
   void lerp(const Into&, const Tensor&, const Tensor&, float) override;
   void multiply(const Into&, const Tensor&, float) override;
+  void scale_rows(const Into&, const Tensor&, const Tensor&) override;
   void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override;
   void silu(const Tensor&, const Tensor&) override;
   void silu_backward(const Into&, const Tensor&, const Tensor&) override;
@@ -44,6 +45,12 @@ struct CpuKernels final : Kernels {
   void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override;
   void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, const GateNoise&) override;
+  // exit.cpp
+  void exit_distribution(const Tensor&, const Tensor&) override;
+  void exit_loss(const Tensor&, const Tensor&, const Tensor&, double) override;
+  void exit_loss_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, double) override;
+  void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override;
+  void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override;
   // optim.cpp
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
 };

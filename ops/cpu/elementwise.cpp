@@ -70,6 +70,24 @@ void CpuKernels::multiply(const Into& y, const Tensor& x, float s) {
   visit_real(x.dtype(), [&]<class T>() { map<T>(y, {&x}, [f = T(s)](Vec<T> v) { return f * v; }); });
 }
 
+void CpuKernels::scale_rows(const Into& y, const Tensor& x, const Tensor& s) {
+  if (!y) return;
+  visit_real(x.dtype(), [&]<class T>() {
+    const std::int64_t width = x.shape().last();
+    parallel_for(x.shape().rows(), std::max<std::int64_t>(1, kChunk / width),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t r = begin; r < end; ++r) {
+                     const T* const from = x.data<T>() + r * width;
+                     T* const to = y.to.data<T>() + r * width;
+                     for_vectors<T>(width, [&, f = s.data<T>()[r]](std::int64_t i, int count) {
+                       const Vec<T> v = f * load_part(from + i, count);
+                       store_part(to + i, y.add ? load_part(to + i, count) + v : v, count);
+                     });
+                   }
+                 });
+  });
+}
+
 void CpuKernels::add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) {
   visit_real(x.dtype(), [&]<class T>() {
     parallel_for(x.numel(), kChunk, [&, in = x.data<T>(), out = y.data<T>()](std::int64_t begin, std::int64_t end) {

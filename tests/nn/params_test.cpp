@@ -65,6 +65,35 @@ TEST_SUITE("nn") {
     CHECK(a.var.grad().raw() == params.gradients().range(a.offset, a.shape).raw());
   }
 
+  TEST_CASE("the trained weights are two stretches of the blocks, or those of the layers that are chosen") {
+    Params params;
+    params.declare("head.bias", {3}, {});
+    params.declare("a.weight", {2, 2}, {});
+    params.declare("head.weight", {5, 4}, {});
+    const Param& gain = params.declare("head.gain", {2}, {});
+    params.declare("b.bias", {4}, {});
+    params.allocate(test::cpu(), DType::f32);
+    params.allocate_gradients();
+    REQUIRE(params.trained().size() == 2);
+    CHECK(params.trained()[0].begin == 0);
+    CHECK(params.trained()[0].count == params.decayed_extent());
+    CHECK(params.trained()[0].decayed);
+    CHECK(params.trained()[1].begin == params.decayed_extent());
+    CHECK(params.trained()[1].begin + params.trained()[1].count == params.extent());
+    CHECK_FALSE(params.trained()[1].decayed);
+
+    params.allocate_gradients("head.");
+    REQUIRE(params.trained().size() == 2);
+    CHECK(params.trained()[0].begin == params.find("head.weight")->offset);
+    CHECK(params.trained()[0].begin + params.trained()[0].count == params.decayed_extent());
+    CHECK(params.trained()[1].begin == params.find("head.bias")->offset);
+    CHECK(params.trained()[1].begin + params.trained()[1].count == params.find("b.bias")->offset);
+    for (const Param& p : params.all()) CHECK(p.var.wants_grad() == p.name.starts_with("head."));
+    params.clear_gradients();
+    params.complete_gradients();
+    CHECK(test::values(gain.var.grad()) == std::vector<double>(2, 0));
+  }
+
   TEST_CASE("PairLinear is the product with the concatenation, in value and gradient") {
     Params params;
     const PairLinear pair(Scope{&params, "p"}, 4, 5);

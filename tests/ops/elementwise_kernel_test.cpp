@@ -185,15 +185,30 @@ TEST_SUITE("ops") {
     }
   }
 
+  TEST_CASE("scale_rows multiplies each row by its factor, in place too") {
+    for (DType type : kReals)
+      for (const Shape& shape : {Shape{1, 1}, Shape{2, 3, 19}, Shape{40, 1030}}) {
+        const Tensor x = randn(shape, 12, type), s = randn({shape.rows()}, 13, type);
+        Values expected = values(x);
+        const Values factors = values(s);
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          expected[i] *= factors[i / static_cast<std::size_t>(shape.last())];
+        check_into(expected, shape, type, [&](const Into& y) { kernels().scale_rows(y, x, s); });
+        kernels().scale_rows(Into{x}, x, s);
+        CHECK(relative_error(values(x), expected) < tolerance(type));
+      }
+  }
+
   TEST_CASE("elementwise results do not depend on the number of threads") {
     const Tensor x = randn({3, 33333}, 10, DType::f32), dy = randn({3, 33333}, 11, DType::f32);
     check_thread_independent([&] {
       std::vector<Tensor> y;
-      for (int i = 0; i < 4; ++i) y.push_back(Tensor::like(x));
+      for (int i = 0; i < 5; ++i) y.push_back(Tensor::like(x));
       kernels().gelu(y[0], x, Gelu::erf);
       kernels().gelu_backward(Into{y[1]}, dy, x, Gelu::tanh);
       kernels().add_noise(y[2], x, 0.1f, {1, 2, 3});
       kernels().silu_backward(Into{y[3]}, dy, x);
+      kernels().scale_rows(Into{y[4]}, x, randn({3}, 14, DType::f32));
       return y;
     });
   }

@@ -61,8 +61,9 @@ TEST_SUITE("ops") {
       CHECK_MESSAGE(names.insert(c.name()).second, c.name());
     }
     CHECK(operations == std::set<std::string>{"add", "add_noise", "attention", "concat", "cross_entropy", "embedding",
-                                              "gate_mix", "gelu", "layernorm", "lerp", "linear", "linear_columns",
-                                              "scale", "silu", "token_losses"});
+                                              "exit_distribution", "exit_gate_loss", "exit_loss", "expected_losses", "gate_mix", "gelu",
+                                              "layernorm", "lerp", "linear", "linear_columns", "scale", "silu",
+                                              "token_losses"});
     std::set<std::string> timed;
     for (const OpCase& c : bench_cases()) timed.insert(c.op);
     CHECK(timed == operations);
@@ -193,6 +194,11 @@ TEST_SUITE("ops") {
     CHECK(error_of([&] {
             cross_entropy(x, zeros({8, 5}), ids({2, 3}), 9);
           }) == "cross_entropy: vocab is 9, w has 8 rows");
+    CHECK(error_of([&] {
+            exit_loss(zeros({3, 4}), zeros({3, 5}), 0);
+          }) == "exit_loss: gates (3, 4) and losses (3, 5) must both be (rows, exits)");
+    CHECK(error_of([&] { exit_distribution(x.value()); }) ==
+          "exit_distribution: gates must be (rows, exits), not (2, 3, 5)");
     CHECK(error_of([&] {
             gate_mix(x, x, zeros({2, 3, 4}), {});
           }) == "gate_mix: z (2, 3, 5), h (2, 3, 5) and o (2, 3, 4) must agree");

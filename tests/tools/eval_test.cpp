@@ -59,6 +59,10 @@ TEST_SUITE("tools") {
         CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth"][depth].get<double>())));
       }
       CHECK(contains(outcome.out, "bits per byte"));
+      CHECK(r.contains("loss_expected") == expected.contains("loss_expected"));
+      if (!expected.contains("loss_expected")) continue;
+      CHECK(std::abs(r["loss_expected"].get<double>() - expected["loss_expected"].get<double>()) < kLossTolerance);
+      CHECK(contains(outcome.out, fmt::format("loss_expected: {:.6f}", r["loss_expected"].get<double>())));
     }
   }
 

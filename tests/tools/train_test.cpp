@@ -12,7 +12,7 @@
 #include "core/safetensors.h"
 #include "core/threads.h"
 #include "tests/support.h"
-#include "train/checkpoint.h"
+#include "tests/train/oracle_models.h"
 
 namespace grt {
 namespace {
@@ -76,8 +76,7 @@ void check_same_run(const fs::path& a, const fs::path& b, const std::string& ste
 
 TEST_SUITE("tools") {
   TEST_CASE("eight steps of training follow the reference") {
-    for (const char* name :
-         {"dense", "dense_bias_tanh", "grt", "grt_concat_norm", "grt_no_gate", "grt_no_injection", "grt_no_prelude"}) {
+    for (const std::string& name : test::kOracleModels) {
       CAPTURE(name);
       const TempDir dir;
       const Record expected = Record::parse(read_file(oracle(name) / "expected.json")).at("train");
@@ -222,6 +221,45 @@ TEST_SUITE("tools") {
     run = run_tool("train", {"--out", out, "--resume", "--overwrite"});
     CHECK(run.code == 1);
     CHECK(contains(run.err, "exclude"));
+  }
+
+  TEST_CASE("--stage gate trains ouro's exit gate and leaves every other weight as it is") {
+    const TempDir dir;
+    const Words words = {"--model",        (oracle("ouro") / "config.json").string(),
+                         "--init-from",    oracle("ouro").string(),
+                         "--data-train",   tokens_of("ouro"),
+                         "--data-val",     tokens_of("ouro"),
+                         "--out",          (dir / "out").string(),
+                         "--stage",        "gate",
+                         "--steps",        "20",
+                         "--batch-size",   "6",
+                         "--data-order",   "sequential",
+                         "--lr",           "1e-2",
+                         "--min-lr",       "1e-2",
+                         "--warmup-steps", "0",
+                         "--recompute"};
+    const test::Outcome run = run_tool("train", words);
+    REQUIRE_MESSAGE(run.code == 0, run.err);
+    const auto before = load_model(oracle("ouro"), test::cpu()), after = load_model(dir / "out", test::cpu());
+    for (const Param& p : before->params().all()) {
+      CAPTURE(p.name);
+      const bool same = test::same_bits(p.var.value(), after->params().find(p.name)->var.value());
+      CHECK(same == !p.name.starts_with("exit_gate."));
+    }
+    const std::vector<Record> steps = step_lines(dir / "out");
+    REQUIRE(steps.size() == 20);
+    CHECK(steps[19]["loss"].get<double>() < steps[0]["loss"].get<double>());
+
+    const auto refused = [&](const char* flag, const char* value) {
+      Words other = words;
+      *(std::find(other.begin(), other.end(), flag) + 1) = value;
+      const test::Outcome outcome = run_tool("train", other);
+      CHECK(outcome.code == 1);
+      return outcome.err;
+    };
+    CHECK(contains(refused("--stage", "two"), "--stage: must be all or gate, not \"two\""));
+    CHECK(contains(refused("--init-from", ""), "--init-from must name one"));
+    CHECK(contains(run_tool("train", small_run(dir / "grt", {"--stage", "gate"})).err, "is for ouro"));
   }
 
   TEST_CASE("a used --out is refused, --overwrite starts anew") {

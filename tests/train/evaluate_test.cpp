@@ -25,13 +25,13 @@ std::vector<int> all_depths(const LanguageModel& model) {
 }
 
 // Are the results equal bit for bit?
+constexpr auto same_entry = [](const auto& a, const auto& b) {
+  return a.first == b.first && a.second.mean == b.second.mean && a.second.standard_error == b.second.standard_error;
+};
 bool same(const EvalResult& a, const EvalResult& b) {
   return a.tokens == b.tokens && a.windows == b.windows &&
-         std::equal(a.by_depth.begin(), a.by_depth.end(), b.by_depth.begin(), b.by_depth.end(),
-                    [](const auto& x, const auto& y) {
-                      return x.first == y.first && x.second.mean == y.second.mean &&
-                             x.second.standard_error == y.second.standard_error;
-                    });
+         std::equal(a.by_depth.begin(), a.by_depth.end(), b.by_depth.begin(), b.by_depth.end(), same_entry) &&
+         std::equal(a.further.begin(), a.further.end(), b.further.begin(), b.further.end(), same_entry);
 }
 
 Tensor tokens_of(const std::vector<std::int32_t>& ids) {
@@ -73,6 +73,20 @@ TEST_SUITE("train") {
         CHECK(std::abs(loss.mean - wanted) < kLossTolerance);
       }
     }
+  }
+
+  TEST_CASE("a model's further losses are the reference's, and are asked for") {
+    const Json expected = oracle_values("ouro");
+    const auto model = oracle_model("ouro");
+    const TokenData data = oracle_tokens("ouro", model->config().vocab_size);
+    EvalOptions options = at_depths({1});
+    CHECK(evaluate(*model, data, options).further.empty());
+    options.further = true;
+    const EvalResult result = evaluate(*model, data, options);
+    REQUIRE(result.further.size() == 1);
+    CHECK(std::abs(result.further.at("loss_expected").mean - expected["loss_expected"].get<double>()) < kLossTolerance);
+    CHECK(result.further.at("loss_expected").standard_error > 0);
+    CHECK(oracle_model("rrt")->further_losses(tokens_of({1}), tokens_of({2}), {}).empty());
   }
 
   TEST_CASE("the first window's logits are the reference's") {
@@ -131,6 +145,7 @@ TEST_SUITE("train") {
       for (const std::int64_t stride : {0, 5}) {
         EvalOptions options = at_depths(all_depths(*model));
         options.stride = stride;
+        options.further = true;
         options.batch_size = 1;
         const EvalResult one = evaluate(*model, data, options);
         for (const std::int64_t batch_size : {2, 3, 4, 7, 1000}) {
