@@ -49,6 +49,7 @@ parse() {
   done
   [[ $minutes =~ ^[1-9][0-9]{0,3}$ ]] || fail "--minutes must be a whole number from 1 on, not '$minutes'"
   [[ $threads =~ ^[1-9][0-9]{0,3}$ ]] || fail "--threads must be a whole number from 1 on, not '$threads'"
+  [[ $minutes -ge 8 ]] || echo "--minutes $minutes is short: the models will have learned little"
   [[ -z $text || -r $text && -f $text ]] || fail "--text $text: no such file, or it cannot be read"
 }
 
@@ -195,10 +196,9 @@ evaluate() {  # evaluate PRESET EVAL_FLAGS...
 sample() {
   local depth
   for depth in 1 2 6; do
-    printf '\n-- depth %d: ' "$depth"
+    printf -- '-- depth %d: %s' "$depth" "$prompt"
     build/bin/generate --checkpoint "$out/grt-nano" --prompt "$prompt" --tokens 200 --depth "$depth" --seed 1 \
       --threads "$threads" || fail "generating at depth $depth failed"
-    echo
   done
 }
 
