@@ -56,6 +56,21 @@ OpCase add_noise_case(std::string variant, Shape x, float sigma) {
           .tolerance = 1e-6};  // normals are defined up to the rounding of f32
 }
 
+// Of the shape and type of its input, whose values play no part.
+OpCase truncated_normal_case(std::string variant, Shape s, int64_t first) {
+  const NoiseKey key{7, 3, 6};
+  return {.op = "truncated_normal",
+          .variant = std::move(variant),
+          .inputs = {{s}},
+          .run = [=](Vars v) -> Var {
+            return truncated_normal(v[0].shape(), 0.02f, key, first, v[0].value().dtype(), v[0].device());
+          },
+          .reference = [=](Tensors t) { return reference::truncated_normal(t[0].shape(), 0.02f, key, first); },
+          .forward = {0, count(s)},
+          .tolerance = 1e-6,  // normals are defined up to the rounding of f32
+          .differentiable = false};
+}
+
 OpCase add_case(std::string variant, Shape s) {
   return {.op = "add",
           .variant = std::move(variant),
@@ -284,6 +299,8 @@ std::vector<OpCase> basic_cases() {
       gelu_case("tanh, many elements", wide, Gelu::tanh),
       add_noise_case("", wide, 0.3f),
       add_noise_case("no noise", small, 0),
+      truncated_normal_case("", {30, 50}, 0),
+      truncated_normal_case("from row 5", {2, 3, 7}, 5),
       lerp_case("", small, 0.3f),
       same_input(lerp_case("", small, 0.3f)),
       concat_case("", small, 2),
@@ -347,6 +364,7 @@ std::vector<OpCase> cases_at(const Size& s) {
       gelu_case(at("erf"), hidden, Gelu::erf),
       gelu_case(at("tanh"), hidden, Gelu::tanh),
       add_noise_case(at(""), x, 0.1f),
+      truncated_normal_case(at(""), x, 0),
       lerp_case(at(""), x, 0.3f),
       concat_case(at(""), x, s.width),
       linear_case(at("c_attn"), x, 3 * s.width, false),

@@ -52,7 +52,9 @@ struct Kernels {
   virtual void lerp(const Into& y, const Tensor& a, const Tensor& b, float t) = 0;  // y = t a + (1 - t) b
   virtual void multiply(const Into& y, const Tensor& x, float s) = 0;               // y = s x
   virtual void add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) = 0;  // y = x + sigma N(0,1)
-  virtual void silu(const Tensor& y, const Tensor& x) = 0;                                  // y = x sigmoid(x)
+  // y (R, C): element (r, c) = std * random_truncated_normal(key, first + r, c), of core/philox.h.
+  virtual void truncated_normal(const Tensor& y, float std, NoiseKey key, std::int64_t first) = 0;
+  virtual void silu(const Tensor& y, const Tensor& x) = 0;  // y = x sigmoid(x)
   virtual void silu_backward(const Into& dx, const Tensor& dy, const Tensor& x) = 0;
   virtual void gelu(const Tensor& y, const Tensor& x, Gelu kind) = 0;  // y = x Phi(x), or its tanh form
   virtual void gelu_backward(const Into& dx, const Tensor& dy, const Tensor& x, Gelu kind) = 0;

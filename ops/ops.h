@@ -15,8 +15,11 @@ Var scale(const Var& x, float s);           // s x
 Var silu(const Var& x);                     // x sigmoid(x)
 Var gelu(const Var& x, Gelu kind);          // x Phi(x), or its tanh form (Hendrycks & Gimpel 2016, arXiv:1606.08415)
 Var add_noise(const Var& x, float sigma, NoiseKey key);  // x + sigma N(0,1), a function of (key, element)
-Var lerp(const Var& a, const Var& b, float t);           // t a + (1 - t) b
-Var concat(const Var& a, const Var& b);  // [a ; b] along the last extent: (..., A) and (..., B) -> (..., A+B)
+// Normal values of standard deviation std before they are cut at +-3 std; element (row, column) is a function of (key,
+// first + row, column). A constant, of the given shape (..., C) and type.
+Tensor truncated_normal(Shape shape, float std, NoiseKey key, std::int64_t first, DType dtype, Device& device);
+Var lerp(const Var& a, const Var& b, float t);  // t a + (1 - t) b
+Var concat(const Var& a, const Var& b);         // [a ; b] along the last extent: (..., A) and (..., B) -> (..., A+B)
 
 // --- linear.cpp
 // -------------------------------------------------------------------------------------------------------- y (..., O) =

@@ -27,6 +27,16 @@ double gelu(double x, Gelu kind) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
+Values truncated_normal(const Shape& shape, float std, const NoiseKey& key, int64_t first) {
+  Values y;
+  for (int64_t r = 0; r < shape.rows(); ++r)
+    for (int64_t c = 0; c < shape.last(); ++c)
+      y.push_back(static_cast<double>(std) *
+                  static_cast<double>(random_truncated_normal(key, static_cast<std::uint64_t>(first + r),
+                                                              static_cast<std::uint64_t>(c))));
+  return y;
+}
+
 Values concat(const Tensor& a, const Tensor& b) {
   Values y;
   for (int64_t r = 0; r < a.shape().rows(); ++r)

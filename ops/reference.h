@@ -15,6 +15,7 @@ Values each(const Tensor& x, const std::function<double(double)>& f);
 Values each(const Tensor& a, const Tensor& b, const std::function<double(double, double)>& f);
 double silu(double x);
 double gelu(double x, Gelu kind);
+Values truncated_normal(const Shape& shape, float std, const NoiseKey& key, std::int64_t first);
 
 Values concat(const Tensor& a, const Tensor& b);
 // x w[:, begin : begin + I]^T + plus, where plus is absent, one row (O), or of the result's shape.

@@ -13,6 +13,7 @@ struct CpuKernels final : Kernels {
   void lerp(const Into&, const Tensor&, const Tensor&, float) override;
   void multiply(const Into&, const Tensor&, float) override;
   void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override;
+  void truncated_normal(const Tensor&, float, NoiseKey, std::int64_t) override;
   void silu(const Tensor&, const Tensor&) override;
   void silu_backward(const Into&, const Tensor&, const Tensor&) override;
   void gelu(const Tensor&, const Tensor&, Gelu) override;

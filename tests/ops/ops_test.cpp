@@ -62,7 +62,7 @@ TEST_SUITE("ops") {
     }
     CHECK(operations == std::set<std::string>{"add", "add_noise", "attention", "concat", "cross_entropy", "embedding",
                                               "gate_mix", "gelu", "layernorm", "lerp", "linear", "linear_columns",
-                                              "scale", "silu", "token_losses"});
+                                              "scale", "silu", "token_losses", "truncated_normal"});
     std::set<std::string> timed;
     for (const OpCase& c : bench_cases()) timed.insert(c.op);
     CHECK(timed == operations);
