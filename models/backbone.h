@@ -26,6 +26,9 @@ struct Backbone {
   BlockConfig block(int applications) const;
 };
 
+// The blocks of prelude, core (`depth` times) and coda in the order of their application.
+std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth);
+
 // FLOPs of one block and of the head, per token, by the two ways of counting in models/model.h.
 double block_flops_paper(const BackboneConfig& c, std::int64_t context);
 double block_flops_executed(const BackboneConfig& c, std::int64_t context);

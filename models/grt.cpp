@@ -17,7 +17,7 @@ Grt::Gate::Gate(const Scope& s, const GrtConfig& c)
 Grt::Grt(const GrtConfig& config) : config_(config) {
   const Scope root{&params_, ""};
   backbone_.emplace(root, config);
-  const BlockConfig block = backbone_->block(config.n_prelude + config.n_core * config.n_recurrences + config.n_coda);
+  const BlockConfig block = backbone_->block(config.applications());
   prelude_ = blocks(root / "prelude", config.n_prelude, block);
   core_ = blocks(root / "core", config.n_core, block);
   coda_ = blocks(root / "coda", config.n_coda, block);
@@ -69,17 +69,6 @@ void Grt::exits(const Tensor& tokens, std::span<const int> depths, const Pass& p
     const int first_slot = config_.n_prelude + depth * config_.n_core;
     visit(depth, backbone_->ln_f(through(coda_, h, pass.cache, first_slot, pass.recompute)));
   }
-}
-
-std::vector<std::string> Grt::applications(int depth) const {
-  std::vector<std::string> names;
-  const auto add = [&](const char* prefix, int n) {
-    for (int i = 0; i < n; ++i) names.push_back(fmt::format("{}.{}", prefix, i));
-  };
-  add("prelude", config_.n_prelude);
-  for (int r = 0; r < depth; ++r) add("core", config_.n_core);
-  add("coda", config_.n_coda);
-  return names;
 }
 
 // Executed: with the anchor hoisted, each recurrence multiplies d x d once for inject, twice for the gate (6 d^2), and

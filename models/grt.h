@@ -12,7 +12,7 @@ class Grt final : public LanguageModel {
   void exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const override;
   DepthRange depths() const override { return {0, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"uniform", config_.r_min, config_.n_recurrences}; }
-  std::vector<std::string> applications(int depth) const override;
+  std::vector<std::string> applications(int depth) const override { return recurrent_applications(config_, depth); }
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 

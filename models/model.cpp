@@ -4,11 +4,23 @@
 
 #include "models/dense.h"
 #include "models/grt.h"
+#include "models/poisson.h"
 
 namespace grt {
 
 BlockConfig Backbone::block(int applications) const {
   return {config.d_model, config.n_heads, config.bias, config.gelu_kind(), 0.02 / std::sqrt(2.0 * applications)};
+}
+
+std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth) {
+  std::vector<std::string> names;
+  const auto add = [&](const char* prefix, int n) {
+    for (int i = 0; i < n; ++i) names.push_back(fmt::format("{}.{}", prefix, i));
+  };
+  add("prelude", c.n_prelude);
+  for (int r = 0; r < depth; ++r) add("core", c.n_core);
+  add("coda", c.n_coda);
+  return names;
 }
 
 double block_flops_paper(const BackboneConfig& c, std::int64_t context) {
@@ -56,11 +68,12 @@ KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int
 std::unique_ptr<LanguageModel> make_model(const Json& json, const std::string& where) {
   check(json.is_object(), "{}: a model configuration must be a JSON object", where);
   const auto it = json.find("architecture");
-  check(it != json.end() && it->is_string(), "{}: the key \"architecture\" is missing: dense or grt", where);
+  check(it != json.end() && it->is_string(), "{}: the key \"architecture\" is missing: dense, grt or poisson", where);
   const std::string architecture = it->get<std::string>();
   if (architecture == "dense") return std::make_unique<Dense>(read_config<DenseConfig>(json, where));
   if (architecture == "grt") return std::make_unique<Grt>(read_config<GrtConfig>(json, where));
-  fail("{}: architecture must be dense or grt, not \"{}\"", where, architecture);
+  if (architecture == "poisson") return std::make_unique<Poisson>(read_config<PoissonConfig>(json, where));
+  fail("{}: architecture must be dense, grt or poisson, not \"{}\"", where, architecture);
 }
 
 }  // namespace grt

@@ -17,7 +17,7 @@ namespace grt {
 // Everything a forward pass may depend on besides its tokens. The models have no modes.
 struct Pass {
   bool training = false;     // noise on
-  NoiseKey key = {};         // names this pass's noise; `site` is set by the model
+  NoiseKey key = {};         // names this pass's noise; `site` is set by the model. Else: the seed of poisson's state
   bool recompute = false;    // the tape keeps one state for each recurrence (or dense block), no activations
   KvCache* cache = nullptr;  // tokens follow cache->past earlier ones; one exit depth only
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere

@@ -26,6 +26,7 @@ struct Options {
   std::optional<double> forced_gate;
   std::string kv = "full";
   std::int64_t stride = 0, batch_size = 8;
+  std::uint64_t seed = 1337;
 
   template <class V>
   void fields(V&& v) {
@@ -36,7 +37,7 @@ struct Options {
     v("text", text, "text file to evaluate on, encoded by the model's tokenizer as one document");
     v("depths", depths,
       "exits to evaluate besides --depth: all, full or a list such as 1,2,4; grt has exits at 0, 1, "
-      "2, ..., dense at 1..n_layers");
+      "2, ..., poisson at 1, 2, ..., dense at 1..n_layers");
     v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
     v("kv", kv, "key/value strategy: full, which is exact");
@@ -44,6 +45,7 @@ struct Options {
       "begin a window every so many tokens and score each token in the first window that holds it; "
       "0: windows side by side");
     v("batch-size", batch_size, "windows at a time; the results do not depend on it");
+    v("seed", seed, "poisson: of the random initial state, a function of the seed and the position");
     v("json", json, "file to write the results to");
     v("logits", logits, "safetensors file to write the logits of the first window to: `logits` [T, vocab_size], F32");
   }
@@ -79,6 +81,7 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
   const Batch batch = evaluation_batch(data, std::span(&first, 1), model.device());
   Pass pass;
   pass.forced_gate = eval.forced_gate;
+  pass.key.seed = eval.seed;
   const std::vector<double> padded = host_values(model.logits(model.hidden(batch.tokens, depth, pass).value()));
 
   const std::int64_t V = model.config().vocab_size, Vp = model.config().padded_vocab_size;
@@ -123,6 +126,7 @@ Json report(const Options& options, const LanguageModel& model, const EvalResult
   json["stride"] = options.stride;
   json["forced_gate"] = options.forced_gate ? Json(*options.forced_gate) : Json(nullptr);
   json["kv"] = options.kv;
+  json["seed"] = options.seed;
   json["dtype"] = device.dtype;
   json["config"] = model.config_json();
   return json;
@@ -140,7 +144,7 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const int depth = options.depth.value_or(model->depths().full);
-  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride};
+  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .seed = options.seed};
   if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
   const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);

@@ -105,6 +105,11 @@ std::vector<ToyModel> toy_models() {
       {"grt, no injection", toy("grt", {{"use_injection", false}})},
       {"grt, neither, no noise", toy("grt", {{"use_gate", false}, {"use_injection", false}, {"state_noise", 0.0}})},
       {"grt, no prelude, no coda", toy("grt", {{"n_prelude", 0}, {"n_coda", 0}})},
+      {"poisson", toy("poisson", plain)},
+      {"poisson, recomputed", toy("poisson", plain), true},
+      {"poisson, two core blocks, zero state, bias",
+       toy("poisson", {{"n_core", 2}, {"initial_state", "zero"}, {"bias", true}})},
+      {"poisson, no prelude, no coda", toy("poisson", {{"n_prelude", 0}, {"n_coda", 0}})},
   };
 }
 

@@ -98,6 +98,8 @@ void print_sharing(const Json& model) {
   const Json& config = model["config"];
   for (const auto& [name, key] : {std::pair{"inject", "use_injection"}, std::pair{"gate", "use_gate"}})
     if (config.value(key, false)) fmt::print("  {:<12} {:>4} x  once in each recurrence\n", name, text(model["depth"]));
+  if (config["architecture"] == "poisson")
+    fmt::print("  {:<12} {:>4} x  once in each recurrence\n", "adapter", text(model["depth"]));
   fmt::print("  {:<12} {:>4} x  as embedding and as head\n", "wte", 2);
 }
 

@@ -17,6 +17,7 @@ struct EvalOptions {
                                           // scored once, in the window that gives it the longest context
   std::int64_t most_batches = 0;          // stop after so many batches; 0: the whole split
   std::optional<float> forced_gate = {};  // grt, analysis
+  std::uint64_t seed = 1337;              // poisson: of the initial state
   // After each batch: the windows done, of all. False stops early.
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };

@@ -15,7 +15,7 @@ namespace {
 Json toy(const std::string& architecture, const Json& keys = {}) {
   Json json{{"architecture", architecture}, {"vocab_size", 13}, {"padded_vocab_size", 16},
             {"context_length", 6},          {"d_model", 12},    {"n_heads", 3}};
-  if (architecture == "grt")
+  if (architecture != "dense")
     json.update(Json{{"n_prelude", 1}, {"n_core", 2}, {"n_recurrences", 3}, {"n_coda", 1}});
   else
     json["n_layers"] = 2;
@@ -63,6 +63,8 @@ const std::vector<Json> kToys = {
     toy("grt", {{"use_gate", false}}),
     toy("grt", {{"use_injection", false}, {"bias", true}}),
     toy("grt", {{"n_prelude", 0}, {"n_coda", 0}}),
+    toy("poisson"),
+    toy("poisson", {{"initial_state", "zero"}, {"bias", true}, {"n_prelude", 0}, {"n_coda", 0}}),
 };
 
 TEST_SUITE("models") {
@@ -95,7 +97,7 @@ TEST_SUITE("models") {
   }
 
   TEST_CASE("gradients of micro-batches add up to those of the whole batch") {
-    for (const char* architecture : {"dense", "grt"}) {
+    for (const char* architecture : {"dense", "grt", "poisson"}) {
       auto model = build(toy(architecture), DType::f64);
       const auto run = [&](std::int64_t pieces) {
         model->params().clear_gradients();
@@ -120,7 +122,7 @@ TEST_SUITE("models") {
   }
 
   TEST_CASE("one, two and three threads give the same bits") {
-    for (const char* architecture : {"dense", "grt"}) {
+    for (const char* architecture : {"dense", "grt", "poisson"}) {
       auto model = build(toy(architecture, {{"d_model", 48}, {"vocab_size", 97}, {"padded_vocab_size", 128}}));
       const Pass pass{.training = true, .key = {9, 0, 0}};
       const int before = thread_count();
@@ -270,7 +272,7 @@ TEST_SUITE("models") {
       CHECK(flops.paper_body == row.value("paper_flops_per_token", row.at("block_flops_per_token").get<double>()));
       CHECK(flops.paper_head == row.at("head_flops_per_token").get<double>());
     }
-    CHECK(known == 15);
+    CHECK(known == 15 + 6);
   }
 
   TEST_CASE("the four published counts, with the LayerNorm over the gate's input") {
@@ -306,7 +308,10 @@ TEST_SUITE("models") {
         {toy("grt", {{"gate_temperature", 0}}), "gate_temperature must be positive"},
         {toy("grt", {{"state_noise", -0.1}}), "state_noise must be"},
         {toy("grt", {{"r_min", 4}}), "r_min must be 0..3"},
-        {toy("rnn"), "architecture must be dense or grt"},
+        {toy("poisson", {{"initial_state", "one"}}), "initial_state must be random or zero"},
+        {toy("poisson", {{"backprop_steps", 0}}), "backprop_steps must be 1.."},
+        {toy("poisson", {{"r_min", 1}}), "no key \"r_min\""},
+        {toy("rnn"), "architecture must be dense, grt or poisson"},
         {Json{{"d_model", 12}}, "\"architecture\" is missing"},
         {Json::array(), "must be a JSON object"},
     };
@@ -341,7 +346,7 @@ TEST_SUITE("models") {
     for (int r = 2; r <= 6; ++r) CHECK(std::abs(seen[r] - 2000) < 5 * std::sqrt(10000 * 0.2 * 0.8));
     CHECK(rule.mean() == 4);
     CHECK(DepthRule{"fixed", 1, 6}.draw({7, 1, 0}) == 6);
-    CHECK(test::contains(test::error_of([] { DepthRule{"poisson", 1, 6}.check_valid(0); }), "--depth-sampler"));
+    CHECK(test::contains(test::error_of([] { DepthRule{"normal", 1, 6}.check_valid(0); }), "--depth-sampler"));
     CHECK(test::contains(test::error_of([] { DepthRule{"uniform", 3, 2}.check_valid(0); }), "--depth"));
   }
 }
