@@ -239,6 +239,76 @@ OpCase token_losses_case(std::string variant, Shape z, int64_t padded, int64_t v
       .differentiable = false};
 }
 
+// Soft and hard targets in turn.
+Tensor bce_targets(const Tensor& like) {
+  return visit_real(like.dtype(), [&]<class T>() {
+    std::vector<T> t(like.numel());
+    for (std::size_t i = 0; i < t.size(); ++i) t[i] = static_cast<T>(i % 4) / 3;
+    return Tensor::from<T>(like.shape(), t, like.device());
+  });
+}
+
+OpCase bce_with_logits_case(std::string variant, Shape z) {
+  return {.op = "bce_with_logits",
+          .variant = std::move(variant),
+          .inputs = {{z, 3}},
+          .run = [](Vars v) { return bce_with_logits(v[0], bce_targets(v[0].value())); },
+          .reference =
+              [](Tensors t) {
+                const Values losses = reference::bce_with_logits(t[0], bce_targets(t[0]));
+                return Values{std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size())};
+              },
+          .forward = {0, 3 * count(z)},
+          .backward = {0, 3 * count(z)}};
+}
+
+OpCase top_k_case(std::string variant, int64_t batch, int64_t time, int64_t k, bool ties) {
+  const auto scores = [=](const Tensor& x) { return ties ? scale(x, 0).value() : x; };
+  return {.op = "top_k",
+          .variant = std::move(variant),
+          .inputs = {{{batch, time}}},
+          .run = [=](Vars v) -> Var { return top_k(scores(v[0].value()), k).index; },
+          .reference = [=](Tensors t) { return reference::top_k(scores(t[0]), k); },
+          .forward = {0, static_cast<double>(batch * (2 * time + k))},
+          .differentiable = false};
+}
+
+// (B, k): every other place, from 0 and from 1 in turn.
+Tensor every_other(int64_t batch, int64_t k, Device& device) {
+  std::vector<std::int32_t> places;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0; i < k; ++i) places.push_back(static_cast<std::int32_t>(2 * i + b % 2));
+  const Tensor index = Tensor::from<std::int32_t>({batch, k}, places, device);
+  device.sync();  // before `places` dies
+  return index;
+}
+
+// Of the rows of x (B, T, C), T / 2 of each sequence.
+OpCase gather_rows_case(std::string variant, Shape x) {
+  const int64_t k = x[1] / 2;
+  return {.op = "gather_rows",
+          .variant = std::move(variant),
+          .inputs = {{x}},
+          .run = [=](Vars v) { return gather_rows(v[0], every_other(x[0], k, v[0].device())); },
+          .reference = [=](Tensors t) { return reference::gather_rows(t[0], every_other(x[0], k, t[0].device())); },
+          .forward = {0, count(x)},
+          .backward = {0, 2 * count(x)}};
+}
+
+OpCase gated_scatter_case(std::string variant, Shape h, float scale) {
+  const int64_t k = h[1] / 2;
+  return {.op = "gated_scatter",
+          .variant = std::move(variant),
+          .inputs = {{h}, {{h[0], k, 1}}, {{h[0], k, h[2]}}},
+          .run = [=](Vars v) { return gated_scatter(v[0], every_other(h[0], k, v[0].device()), v[1], v[2], scale); },
+          .reference =
+              [=](Tensors t) {
+                return reference::gated_scatter(t[0], every_other(h[0], k, t[0].device()), t[1], t[2], scale);
+              },
+          .forward = {0, 3 * count(h)},
+          .backward = {0, 2 * count(h)}};
+}
+
 OpCase gate_mix_case(std::string variant, Shape s, float tau, float sigma) {
   const GateNoise noise{tau, sigma, {11, 2, 9}};
   return {.op = "gate_mix",
@@ -340,6 +410,17 @@ std::vector<OpCase> basic_cases() {
       cross_entropy_case("several chunks, the last shorter", {2, 9, 5}, 16, 11, 5 * 16 * 4),
       token_losses_case("padded vocabulary", {2, 3, 5}, 16, 11, kLossChunkBytes),
       token_losses_case("several chunks", {2, 9, 5}, 16, 11, 5 * 16 * 4),
+      bce_with_logits_case("", {2, 5, 1}),
+      bce_with_logits_case("many elements", {5000}),
+      top_k_case("", 3, 19, 7, false),
+      top_k_case("all", 2, 6, 6, false),
+      top_k_case("one", 2, 6, 1, false),
+      top_k_case("equal scores", 2, 9, 4, true),
+      gather_rows_case("", {2, 6, 5}),
+      gather_rows_case("one column", {3, 7, 1}),
+      gather_rows_case("odd sizes", {3, 41, 67}),
+      gated_scatter_case("", {2, 6, 5}, 0.7f),
+      gated_scatter_case("odd sizes", {3, 41, 67}, -1.5f),
       gate_mix_case("", small, 1, 0),
       gate_mix_case("temperature", small, 0.8f, 0),
       gate_mix_case("noise", wide, 0.8f, 0.3f),
@@ -380,6 +461,10 @@ std::vector<OpCase> cases_at(const Size& s) {
       cached_attention_case(at("cache"), s.batch, s.time - 2, 1, s.width, s.heads),
       cross_entropy_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
       token_losses_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
+      bce_with_logits_case(at(""), {s.batch, s.time, 1}),
+      top_k_case(at(""), s.batch, s.time, s.time / 2, false),
+      gather_rows_case(at(""), x),
+      gated_scatter_case(at(""), x, 0.1f),
       gate_mix_case(at("noise"), x, 1, 0.1f),
   };
 }

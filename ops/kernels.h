@@ -103,6 +103,25 @@ struct Kernels {
   virtual void cross_entropy(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& targets,
                              std::int64_t vocab, double scale) = 0;
 
+  // losses = -t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)), all of one shape, t in [0, 1]; and
+  // dz = factor dloss[0] (sigmoid(z) - t).
+  virtual void bce_with_logits(const Tensor& losses, const Tensor& z, const Tensor& targets) = 0;
+  virtual void bce_with_logits_backward(const Into& dz, const Tensor& dloss, const Tensor& z, const Tensor& targets,
+                                        double factor) = 0;
+
+  // --- routing -------------------------------------------------------------------------------------------------------
+  // index (B, k) i32: the places of the k largest of scores (B, T), ascending; of equals the first, NaNs last. chosen
+  // (B, T): 1 there, 0 elsewhere.
+  virtual void top_k(const Tensor& index, const Tensor& chosen, const Tensor& scores) = 0;
+  // For an index (B, k) whose rows ascend strictly. y (B, k, C) = x[index] of x (B, T, C) of any type; dx[index] += dy.
+  virtual void gather_rows(const Tensor& y, const Tensor& x, const Tensor& index) = 0;
+  virtual void gather_rows_backward(const Into& dx, const Tensor& dy, const Tensor& index) = 0;
+  // y = h (B, T, C), and y[index] += scale sigmoid(z) o with z (B, k, 1), o (B, k, C). Backward for z and o.
+  virtual void gated_scatter(const Tensor& y, const Tensor& h, const Tensor& index, const Tensor& z, const Tensor& o,
+                             float scale) = 0;
+  virtual void gated_scatter_backward(const Into& dz, const Into& d_o, const Tensor& dy, const Tensor& index,
+                                      const Tensor& z, const Tensor& o, float scale) = 0;
+
   // --- gated recurrence ----------------------------------------------------------------------------------------------
   // y = g h + (1 - g) o with g of GateNoise. All (R, C).
   virtual void gate_mix(const Tensor& y, const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;

@@ -34,6 +34,14 @@ struct NoKernels final : Kernels {
   void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override {}
   void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override {}
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override {}
+  void bce_with_logits(const Tensor&, const Tensor&, const Tensor&) override {}
+  void bce_with_logits_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, double) override {}
+  void top_k(const Tensor&, const Tensor&, const Tensor&) override {}
+  void gather_rows(const Tensor&, const Tensor&, const Tensor&) override {}
+  void gather_rows_backward(const Into&, const Tensor&, const Tensor&) override {}
+  void gated_scatter(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, float) override {}
+  void gated_scatter_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                              float) override {}
   void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override {}
   void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, const GateNoise&) override {}

@@ -143,6 +143,43 @@ Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, int
   return losses;
 }
 
+Values bce_with_logits(const Tensor& z, const Tensor& targets) {
+  return each(z, targets,
+              [](double x, double t) { return t * std::log(1 + std::exp(-x)) + (1 - t) * std::log(1 + std::exp(x)); });
+}
+
+// An element is among the k largest if fewer than k go before it.
+Values top_k(const Tensor& scores, int64_t k) {
+  Values places;
+  for (int64_t b = 0; b < scores.dim(0); ++b)
+    for (int64_t i = 0; i < scores.dim(1); ++i) {
+      const double* s = scores.data<double>() + b * scores.dim(1);
+      int64_t before = 0;
+      for (int64_t j = 0; j < scores.dim(1); ++j) before += s[j] > s[i] || (s[j] == s[i] && j < i);
+      if (before < k) places.push_back(static_cast<double>(i));
+    }
+  return places;
+}
+
+Values gather_rows(const Tensor& x, const Tensor& index) {
+  Values y;
+  for (int64_t i = 0; i < index.numel(); ++i) {
+    const double* row = x.data<double>() + (i / index.dim(1) * x.dim(1) + index.data<std::int32_t>()[i]) * x.dim(2);
+    y.insert(y.end(), row, row + x.dim(2));
+  }
+  return y;
+}
+
+Values gated_scatter(const Tensor& h, const Tensor& index, const Tensor& z, const Tensor& o, float scale) {
+  const int64_t width = h.dim(2);
+  Values y = each(h, [](double x) { return x; });
+  for (int64_t i = 0; i < index.numel(); ++i)
+    for (int64_t c = 0; c < width; ++c)
+      y[(i / index.dim(1) * h.dim(1) + index.data<std::int32_t>()[i]) * width + c] +=
+          static_cast<double>(scale) / (1 + std::exp(-z.data<double>()[i])) * o.data<double>()[i * width + c];
+  return y;
+}
+
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) {
   Values y(z.numel());
   for (int64_t i = 0; i < z.numel(); ++i) {

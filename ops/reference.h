@@ -25,6 +25,10 @@ Values embedding(const Tensor& tokens, const Tensor& wte, const Tensor& wpe, std
 // With a cache, its first `past` positions precede; without one, past is 0.
 Values attention(const Tensor& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
 Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab);
+Values bce_with_logits(const Tensor& z, const Tensor& targets);  // of each element
+Values top_k(const Tensor& scores, std::int64_t k);              // the places
+Values gather_rows(const Tensor& x, const Tensor& index);
+Values gated_scatter(const Tensor& h, const Tensor& index, const Tensor& z, const Tensor& o, float scale);
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise);
 
 }  // namespace grt::reference
