@@ -29,8 +29,8 @@ struct Attention {
   Var operator()(const Var& x, const KvCache* cache, int slot) const {
     const Var qkv = c_attn(x);
     if (!cache) return c_proj(attention(qkv, heads));
-    const auto& [keys, values] = cache->slot(slot);
-    return c_proj(attention(qkv, heads, keys, values, cache->past));
+    const KvSlot& own = cache->slot(slot);
+    return c_proj(attention(qkv, heads, own.keys, own.values, cache->past));
   }
 };
 
