@@ -4,6 +4,7 @@
 
 #include "models/dense.h"
 #include "models/grt.h"
+#include "models/mor.h"
 #include "models/poisson.h"
 
 namespace grt {
@@ -68,12 +69,14 @@ KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int
 std::unique_ptr<LanguageModel> make_model(const Json& json, const std::string& where) {
   check(json.is_object(), "{}: a model configuration must be a JSON object", where);
   const auto it = json.find("architecture");
-  check(it != json.end() && it->is_string(), "{}: the key \"architecture\" is missing: dense, grt or poisson", where);
+  check(it != json.end() && it->is_string(), "{}: the key \"architecture\" is missing: dense, grt, poisson or mor",
+        where);
   const std::string architecture = it->get<std::string>();
   if (architecture == "dense") return std::make_unique<Dense>(read_config<DenseConfig>(json, where));
   if (architecture == "grt") return std::make_unique<Grt>(read_config<GrtConfig>(json, where));
   if (architecture == "poisson") return std::make_unique<Poisson>(read_config<PoissonConfig>(json, where));
-  fail("{}: architecture must be dense, grt or poisson, not \"{}\"", where, architecture);
+  if (architecture == "mor") return std::make_unique<Mor>(read_config<MorConfig>(json, where));
+  fail("{}: architecture must be dense, grt, poisson or mor, not \"{}\"", where, architecture);
 }
 
 }  // namespace grt

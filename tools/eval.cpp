@@ -37,7 +37,7 @@ struct Options {
     v("text", text, "text file to evaluate on, encoded by the model's tokenizer as one document");
     v("depths", depths,
       "exits to evaluate besides --depth: all, full or a list such as 1,2,4; grt has exits at 0, 1, "
-      "2, ..., poisson at 1, 2, ..., dense at 1..n_layers");
+      "2, ..., poisson at 1, 2, ..., mor at 1..n_recurrences, dense at 1..n_layers");
     v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
     v("kv", kv, "key/value strategy: full, which is exact");
@@ -92,6 +92,20 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
                     {{"depth", std::to_string(depth)}});
 }
 
+// Throws Error where a loss is not finite.
+EvalResult evaluate_shown(const LanguageModel& model, const TokenData& data, EvalOptions eval) {
+  Progress progress(2);
+  eval.progress = [&](std::int64_t done, std::int64_t all) {
+    progress.live(fmt::format("window {}/{}", done, all), done, all);
+    return true;
+  };
+  const EvalResult result = evaluate(model, data, eval);
+  for (const auto& [at, loss] : result.by_depth)
+    check(std::isfinite(loss.mean), "{}: the loss at depth {} is {}; {}", data.name(), at, loss.mean,
+          first_bad_weight(model.params()));
+  return result;
+}
+
 double bits(double nats) { return nats / std::numbers::ln2; }
 
 void print_table(const EvalResult& result, bool bytes) {
@@ -104,17 +118,20 @@ void print_table(const EvalResult& result, bool bytes) {
   }
 }
 
+Json means(const EvalResult& result) {
+  Json by_depth = Json::object();
+  for (const auto& [at, loss] : result.by_depth) by_depth[std::to_string(at)] = loss.mean;
+  return by_depth;
+}
+
 Json report(const Options& options, const LanguageModel& model, const EvalResult& result, int depth, bool bytes,
             const DeviceConfig& device) {
   const DepthLoss& loss = result.by_depth.at(depth);
-  Json by_depth = Json::object(), errors = Json::object();
-  for (const auto& [at, value] : result.by_depth) {
-    by_depth[std::to_string(at)] = value.mean;
-    errors[std::to_string(at)] = value.standard_error;
-  }
+  Json errors = Json::object();
+  for (const auto& [at, value] : result.by_depth) errors[std::to_string(at)] = value.standard_error;
   Json json = {{"loss", loss.mean},
                {"loss_stderr", loss.standard_error},
-               {"loss_by_depth", by_depth},
+               {"loss_by_depth", means(result)},
                {"loss_stderr_by_depth", errors},
                {"tokens", result.tokens},
                {"windows", result.windows},
@@ -153,25 +170,28 @@ int run(int argc, char** argv) {
   const TokenData data = open_data(options, model->config());
 
   if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
-  EvalResult result;
-  {
-    Progress progress(2);
-    eval.progress = [&](std::int64_t done, std::int64_t all) {
-      progress.live(fmt::format("window {}/{}", done, all), done, all);
-      return true;
-    };
-    result = evaluate(*model, data, eval);
-  }
-  for (const auto& [at, loss] : result.by_depth)
-    check(std::isfinite(loss.mean), "{}: the loss at depth {} is {}; {}", data.name(), at, loss.mean,
-          first_bad_weight(model->params()));
+  const EvalResult result = evaluate_shown(*model, data, eval);
+  const bool routed = model->config().architecture == "mor";  // by top-k, which looks ahead: also causally
+  eval.causal_routing = true;
+  const EvalResult causal = routed ? evaluate_shown(*model, data, eval) : EvalResult{};
 
   const bool bytes = model->config().tokenizer == "bytes";
   fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
              model->config().context_length);
   print_table(result, bytes);
-  if (options.json)
-    write_file(*options.json, report(options, *model, result, depth, bytes, device_flags).dump(2) + "\n");
+  if (routed) {
+    fmt::print("with causal routing, as in generation:\n");
+    print_table(causal, bytes);
+  }
+  if (options.json) {
+    Json json = report(options, *model, result, depth, bytes, device_flags);
+    if (routed) {
+      json["loss_topk"] = json["loss"];
+      json["loss_causal"] = causal.by_depth.at(depth).mean;
+      json["loss_by_depth_causal"] = means(causal);
+    }
+    write_file(*options.json, json.dump(2) + "\n");
+  }
   return 0;
 }
 

@@ -109,7 +109,12 @@ std::vector<ToyModel> toy_models() {
       {"poisson, recomputed", toy("poisson", plain), true},
       {"poisson, two core blocks, zero state, bias",
        toy("poisson", {{"n_core", 2}, {"initial_state", "zero"}, {"bias", true}})},
-      {"poisson, no prelude, no coda", toy("poisson", {{"n_prelude", 0}, {"n_coda", 0}})},
+      {"poisson, no prelude, no coda", toy("poisson", {{"n_prelude", 0}, {"n_coda", 0}, {"n_recurrences", 2}})},
+      {"mor", toy("mor", {{"router_scale", 0.5}, {"router_aux_weight", 0.1}})},
+      {"mor, recomputed", toy("mor", plain), true},
+      {"mor, two layers in a router, two core blocks, bias, tanh",
+       toy("mor", {{"router_type", "mlp"}, {"n_core", 2}, {"bias", true}, {"gelu", "tanh"}})},
+      {"mor, no prelude, no coda", toy("mor", {{"n_prelude", 0}, {"n_coda", 0}, {"router_aux_weight", 1.0}})},
   };
 }
 

@@ -68,6 +68,7 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
   Pass pass;
   pass.forced_gate = options.forced_gate;
   pass.key.seed = options.seed;
+  pass.causal_routing = options.causal_routing;
   std::map<int, Tally> tallies;
   EvalResult result;
   std::int64_t scored = 0;  // ids [1, scored] have been targets

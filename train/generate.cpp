@@ -129,6 +129,7 @@ std::vector<double> Decoder::feed_last(std::int64_t count) {
   Pass pass;
   pass.cache = cache_ ? &*cache_ : nullptr;
   pass.key.seed = options_.seed;
+  pass.causal_routing = true;
   const Tensor tokens = Tensor::from<std::int32_t>({sequences, count}, ids, model_.device());
   const Tensor z = model_.hidden(tokens, depth_, pass).value();
   if (cache_) cache_->past += count;

@@ -59,6 +59,15 @@ TEST_SUITE("tools") {
         CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth"][depth].get<double>())));
       }
       CHECK(contains(outcome.out, "bits per byte"));
+      for (const char* key : {"loss_topk", "loss_causal"}) {
+        REQUIRE(r.contains(key) == expected.contains(key));
+        if (r.contains(key)) CHECK(std::abs(r[key].get<double>() - expected[key].get<double>()) < kLossTolerance);
+      }
+      if (!expected.contains("loss_by_depth_causal")) continue;
+      for (const auto& [depth, loss] : expected["loss_by_depth_causal"].items()) {
+        CHECK(std::abs(r["loss_by_depth_causal"][depth].get<double>() - loss.get<double>()) < kLossTolerance);
+        CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth_causal"][depth].get<double>())));
+      }
     }
   }
 

@@ -389,6 +389,8 @@ TEST_SUITE("tools") {
         {{"--model", "grt-nano", "--depth-sampler", "poisson"}, "--depth-sampler"},
         {{"--model", "dense-nano", "--depth-sampler", "poisson"}, "--depth-sampler"},
         {{"--model", "poisson-nano", "--n-recurrences", "1"}, "--depth-sampler"},
+        {{"--model", "mor-nano", "--depth-sampler", "poisson"}, "--depth-sampler"},
+        {{"--model", "mor-nano", "--depth", "7"}, "1..6"},
         {{"--model", "grt-nano", "--depth-scope", "rank"}, "--depth-scope"},
         {{"--model", "grt-nano", "--data-order", "sorted"}, "--data-order"},
         {{"--model", "grt-nano", "--beta2", "1.5"}, "--beta2"},
