@@ -26,6 +26,7 @@ struct Options {
   std::optional<double> forced_gate;
   std::string kv = "full";
   std::int64_t stride = 0, batch_size = 8;
+  std::uint64_t seed = 1337;
 
   template <class V>
   void fields(V&& v) {
@@ -36,7 +37,7 @@ struct Options {
     v("text", text, "text file to evaluate on, encoded by the model's tokenizer as one document");
     v("depths", depths,
       "exits to evaluate besides --depth: all, full or a list such as 1,2,4; grt has exits at 0, 1, "
-      "2, ..., rrt and ouro at 1..R, dense at 1..n_layers");
+      "2, ..., poisson at 1, 2, ..., mor, rrt and ouro at 1..R, dense at 1..n_layers");
     v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
     v("kv", kv, "key/value strategy: full, which is exact");
@@ -44,6 +45,7 @@ struct Options {
       "begin a window every so many tokens and score each token in the first window that holds it; "
       "0: windows side by side");
     v("batch-size", batch_size, "windows at a time; the results do not depend on it");
+    v("seed", seed, "poisson: of the random initial state, a function of the seed and the position");
     v("json", json, "file to write the results to");
     v("logits", logits, "safetensors file to write the logits of the first window to: `logits` [T, vocab_size], F32");
   }
@@ -79,6 +81,7 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
   const Batch batch = evaluation_batch(data, std::span(&first, 1), model.device());
   Pass pass;
   pass.forced_gate = eval.forced_gate;
+  pass.key.seed = eval.seed;
   const std::vector<double> padded = host_values(model.logits(model.hidden(batch.tokens, depth, pass).value()));
 
   const std::int64_t V = model.config().vocab_size, Vp = model.config().padded_vocab_size;
@@ -87,6 +90,22 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
     rows.insert(rows.end(), padded.begin() + t * Vp, padded.begin() + t * Vp + V);
   write_safetensors(path, {{"logits", Tensor::from<float>({first.targets, V}, rows, model.device())}},
                     {{"depth", std::to_string(depth)}});
+}
+
+// Throws Error where a loss is not finite.
+EvalResult evaluate_shown(const LanguageModel& model, const TokenData& data, EvalOptions eval) {
+  Progress progress(2);
+  eval.progress = [&](std::int64_t done, std::int64_t all) {
+    progress.live(fmt::format("window {}/{}", done, all), done, all);
+    return true;
+  };
+  const EvalResult result = evaluate(model, data, eval);
+  for (const auto& [at, loss] : result.by_depth)
+    check(std::isfinite(loss.mean), "{}: the loss at depth {} is {}; {}", data.name(), at, loss.mean,
+          first_bad_weight(model.params()));
+  for (const auto& [name, loss] : result.further)
+    check(std::isfinite(loss.mean), "{}: {} is {}; {}", data.name(), name, loss.mean, first_bad_weight(model.params()));
+  return result;
 }
 
 double bits(double nats) { return nats / std::numbers::ln2; }
@@ -103,17 +122,20 @@ void print_table(const EvalResult& result, bool bytes) {
     fmt::print("{}: {:.6f} (std. error {:.6f})\n", name, loss.mean, loss.standard_error);
 }
 
+Json means(const EvalResult& result) {
+  Json by_depth = Json::object();
+  for (const auto& [at, loss] : result.by_depth) by_depth[std::to_string(at)] = loss.mean;
+  return by_depth;
+}
+
 Json report(const Options& options, const LanguageModel& model, const EvalResult& result, int depth, bool bytes,
             const DeviceConfig& device) {
   const DepthLoss& loss = result.by_depth.at(depth);
-  Json by_depth = Json::object(), errors = Json::object();
-  for (const auto& [at, value] : result.by_depth) {
-    by_depth[std::to_string(at)] = value.mean;
-    errors[std::to_string(at)] = value.standard_error;
-  }
+  Json errors = Json::object();
+  for (const auto& [at, value] : result.by_depth) errors[std::to_string(at)] = value.standard_error;
   Json json = {{"loss", loss.mean},
                {"loss_stderr", loss.standard_error},
-               {"loss_by_depth", by_depth},
+               {"loss_by_depth", means(result)},
                {"loss_stderr_by_depth", errors},
                {"tokens", result.tokens},
                {"windows", result.windows},
@@ -126,6 +148,7 @@ Json report(const Options& options, const LanguageModel& model, const EvalResult
   json["stride"] = options.stride;
   json["forced_gate"] = options.forced_gate ? Json(*options.forced_gate) : Json(nullptr);
   json["kv"] = options.kv;
+  json["seed"] = options.seed;
   json["dtype"] = device.dtype;
   json["config"] = model.config_json();
   return json;
@@ -143,7 +166,7 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const int depth = options.depth.value_or(model->depths().full);
-  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .further = true};
+  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .further = true, .seed = options.seed};
   if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
   const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
@@ -152,28 +175,28 @@ int run(int argc, char** argv) {
   const TokenData data = open_data(options, model->config());
 
   if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
-  EvalResult result;
-  {
-    Progress progress(2);
-    eval.progress = [&](std::int64_t done, std::int64_t all) {
-      progress.live(fmt::format("window {}/{}", done, all), done, all);
-      return true;
-    };
-    result = evaluate(*model, data, eval);
-  }
-  for (const auto& [at, loss] : result.by_depth)
-    check(std::isfinite(loss.mean), "{}: the loss at depth {} is {}; {}", data.name(), at, loss.mean,
-          first_bad_weight(model->params()));
-  for (const auto& [name, loss] : result.further)
-    check(std::isfinite(loss.mean), "{}: {} is {}; {}", data.name(), name, loss.mean,
-          first_bad_weight(model->params()));
+  const EvalResult result = evaluate_shown(*model, data, eval);
+  const bool routed = model->config().architecture == "mor";  // by top-k, which looks ahead: also causally
+  eval.causal_routing = true;
+  const EvalResult causal = routed ? evaluate_shown(*model, data, eval) : EvalResult{};
 
   const bool bytes = model->config().tokenizer == "bytes";
   fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
              model->config().context_length);
   print_table(result, bytes);
-  if (options.json)
-    write_file(*options.json, report(options, *model, result, depth, bytes, device_flags).dump(2) + "\n");
+  if (routed) {
+    fmt::print("with causal routing, as in generation:\n");
+    print_table(causal, bytes);
+  }
+  if (options.json) {
+    Json json = report(options, *model, result, depth, bytes, device_flags);
+    if (routed) {
+      json["loss_topk"] = json["loss"];
+      json["loss_causal"] = causal.by_depth.at(depth).mean;
+      json["loss_by_depth_causal"] = means(causal);
+    }
+    write_file(*options.json, json.dump(2) + "\n");
+  }
   return 0;
 }
 

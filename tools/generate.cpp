@@ -163,7 +163,7 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const std::vector<int> prompt = prompt_of(options, model->config());
-  const DecodeOptions decode{.depth = options.depth, .slide = options.overflow == "slide"};
+  const DecodeOptions decode{.depth = options.depth, .slide = options.overflow == "slide", .seed = sampling.seed};
   if (options.score_ids) {
     for (const double logprob : score(*model, prompt, parse_ids("--score-ids", *options.score_ids), decode))
       fmt::print("{}\n", logprob);

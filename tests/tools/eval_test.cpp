@@ -59,10 +59,17 @@ TEST_SUITE("tools") {
         CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth"][depth].get<double>())));
       }
       CHECK(contains(outcome.out, "bits per byte"));
-      CHECK(r.contains("loss_expected") == expected.contains("loss_expected"));
-      if (!expected.contains("loss_expected")) continue;
-      CHECK(std::abs(r["loss_expected"].get<double>() - expected["loss_expected"].get<double>()) < kLossTolerance);
-      CHECK(contains(outcome.out, fmt::format("loss_expected: {:.6f}", r["loss_expected"].get<double>())));
+      for (const char* key : {"loss_topk", "loss_causal", "loss_expected"}) {
+        REQUIRE(r.contains(key) == expected.contains(key));
+        if (r.contains(key)) CHECK(std::abs(r[key].get<double>() - expected[key].get<double>()) < kLossTolerance);
+      }
+      if (r.contains("loss_expected"))
+        CHECK(contains(outcome.out, fmt::format("loss_expected: {:.6f}", r["loss_expected"].get<double>())));
+      if (!expected.contains("loss_by_depth_causal")) continue;
+      for (const auto& [depth, loss] : expected["loss_by_depth_causal"].items()) {
+        CHECK(std::abs(r["loss_by_depth_causal"][depth].get<double>() - loss.get<double>()) < kLossTolerance);
+        CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth_causal"][depth].get<double>())));
+      }
     }
   }
 
