@@ -63,4 +63,14 @@ inline float random_normal(const NoiseKey& key, std::uint64_t i) {
   return radius * ((i & 1) ? std::sin(angle) : std::cos(angle));
 }
 
+// A standard normal cut at +-kNormalCut, for the element (row, column): a draw beyond is dropped for the next one of
+// the element's own. row < 2^32, column < 2^24.
+inline constexpr float kNormalCut = 3;
+inline float random_truncated_normal(const NoiseKey& key, std::uint64_t row, std::uint64_t column) {
+  for (std::uint64_t attempt = 0;; ++attempt) {
+    const float x = random_normal(key, row << 32 | attempt << 24 | column);
+    if (std::abs(x) <= kNormalCut) return x;
+  }
+}
+
 }  // namespace grt

@@ -29,11 +29,11 @@ struct Backbone {
   BlockConfig block(int applications) const;
 };
 
+// The blocks of prelude, `depth` times core, and coda, by name, in the order they are applied.
+std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth);
+
 // FLOPs of one block and of the head, per token, by the two ways of counting in models/model.h.
 double block_flops_paper(const BackboneConfig& c, std::int64_t context);
 double block_flops_executed(const BackboneConfig& c, std::int64_t context);
-
-// The blocks of prelude, `depth` times core, and coda, by name, in the order they are applied.
-std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth);
 
 }  // namespace grt

@@ -17,7 +17,7 @@ Grt::Gate::Gate(const Scope& s, const GrtConfig& c)
 Grt::Grt(const GrtConfig& config) : config_(config) {
   const Scope root{&params_, ""};
   backbone_.emplace(root, config);
-  const BlockConfig block = backbone_->block(config.n_prelude + config.n_core * config.n_recurrences + config.n_coda);
+  const BlockConfig block = backbone_->block(config.applications());
   prelude_ = blocks(root / "prelude", config.n_prelude, block);
   core_ = blocks(root / "core", config.n_core, block);
   coda_ = blocks(root / "coda", config.n_coda, block);

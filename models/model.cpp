@@ -4,7 +4,9 @@
 
 #include "models/dense.h"
 #include "models/grt.h"
+#include "models/mor.h"
 #include "models/ouro.h"
+#include "models/poisson.h"
 #include "models/rrt.h"
 
 namespace grt {
@@ -16,17 +18,6 @@ BlockConfig Backbone::block(int applications) const {
   return {config.d_model, config.n_heads, config.bias, config.gelu_kind(), 0.02 / std::sqrt(2.0 * applications)};
 }
 
-double block_flops_paper(const BackboneConfig& c, std::int64_t context) {
-  const double d = static_cast<double>(c.d_model);
-  return 24 * d * d + 4 * static_cast<double>(context) * d;
-}
-
-// A token at position t attends to t + 1 positions, (S + 1) / 2 on average.
-double block_flops_executed(const BackboneConfig& c, std::int64_t context) {
-  const double d = static_cast<double>(c.d_model);
-  return 24 * d * d + 2 * static_cast<double>(context + 1) * d;
-}
-
 std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth) {
   std::vector<std::string> names;
   const auto add = [&](const char* prefix, int n) {
@@ -36,6 +27,17 @@ std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int de
   for (int r = 0; r < depth; ++r) add("core", c.n_core);
   add("coda", c.n_coda);
   return names;
+}
+
+double block_flops_paper(const BackboneConfig& c, std::int64_t context) {
+  const double d = static_cast<double>(c.d_model);
+  return 24 * d * d + 4 * static_cast<double>(context) * d;
+}
+
+// A token at position t attends to t + 1 positions, (S + 1) / 2 on average.
+double block_flops_executed(const BackboneConfig& c, std::int64_t context) {
+  const double d = static_cast<double>(c.d_model);
+  return 24 * d * d + 2 * static_cast<double>(context + 1) * d;
 }
 
 Var LanguageModel::hidden(const Tensor& tokens, int depth, const Pass& pass) const {
@@ -86,6 +88,8 @@ std::unique_ptr<LanguageModel> make_model(const Json& json, const std::string& w
   const std::string architecture = it->get<std::string>();
   if (architecture == "dense") return std::make_unique<Dense>(read_config<DenseConfig>(json, where));
   if (architecture == "grt") return std::make_unique<Grt>(read_config<GrtConfig>(json, where));
+  if (architecture == "poisson") return std::make_unique<Poisson>(read_config<PoissonConfig>(json, where));
+  if (architecture == "mor") return std::make_unique<Mor>(read_config<MorConfig>(json, where));
   if (architecture == "rrt") return std::make_unique<Rrt>(read_config<RrtConfig>(json, where));
   if (architecture == "ouro") return std::make_unique<Ouro>(read_config<OuroConfig>(json, where));
   fail("{}: architecture must be {}, not \"{}\"", where, kArchitectures, architecture);

@@ -16,12 +16,14 @@ namespace grt {
 
 // Everything a forward pass may depend on besides its tokens. The models have no modes.
 struct Pass {
-  bool training = false;     // noise on
-  NoiseKey key = {};         // names this pass's noise; `site` is set by the model
+  bool training = false;  // noise on
+  // Names this pass's noise; `site` is set by the model. Outside training the seed alone counts, for poisson's state.
+  NoiseKey key = {};
   bool recompute = false;    // the tape keeps one state for each recurrence (or dense block), no activations
   KvCache* cache = nullptr;  // tokens follow cache->past earlier ones; one exit depth only
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
   bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
+  bool causal_routing = false;            // mor: no token's way depends on later ones; else by top-k over the sequence
 
   NoiseKey noise(std::uint32_t site) const { return {key.seed, key.pass, site}; }
 };

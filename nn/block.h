@@ -44,8 +44,8 @@ struct Attention {
   Var operator()(const Var& x, const KvCache* cache, int slot, const LowRankPair& own = {}) const {
     const Var qkv = c_attn(x, own.in);
     if (!cache) return c_proj(attention(qkv, heads), own.proj);
-    const auto& [keys, values] = cache->slot(slot);
-    return c_proj(attention(qkv, heads, keys, values, cache->past), own.proj);
+    const KvSlot& kept = cache->slot(slot);
+    return c_proj(attention(qkv, heads, kept.keys, kept.values, cache->past), own.proj);
   }
 };
 

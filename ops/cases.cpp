@@ -56,6 +56,21 @@ OpCase add_noise_case(std::string variant, Shape x, float sigma) {
           .tolerance = 1e-6};  // normals are defined up to the rounding of f32
 }
 
+// Of the shape and type of its input, whose values play no part.
+OpCase truncated_normal_case(std::string variant, Shape s, int64_t first) {
+  const NoiseKey key{7, 3, 6};
+  return {.op = "truncated_normal",
+          .variant = std::move(variant),
+          .inputs = {{s}},
+          .run = [=](Vars v) -> Var {
+            return truncated_normal(v[0].shape(), 0.02f, key, first, v[0].value().dtype(), v[0].device());
+          },
+          .reference = [=](Tensors t) { return reference::truncated_normal(t[0].shape(), 0.02f, key, first); },
+          .forward = {0, count(s)},
+          .tolerance = 1e-6,  // normals are defined up to the rounding of f32
+          .differentiable = false};
+}
+
 OpCase add_case(std::string variant, Shape s) {
   return {.op = "add",
           .variant = std::move(variant),
@@ -280,6 +295,76 @@ OpCase expected_losses_case(std::string variant, int64_t rows, int64_t exits) {
           .differentiable = false};
 }
 
+// Soft and hard targets in turn.
+Tensor bce_targets(const Tensor& like) {
+  return visit_real(like.dtype(), [&]<class T>() {
+    std::vector<T> t(like.numel());
+    for (std::size_t i = 0; i < t.size(); ++i) t[i] = static_cast<T>(i % 4) / 3;
+    return Tensor::from<T>(like.shape(), t, like.device());
+  });
+}
+
+OpCase bce_with_logits_case(std::string variant, Shape z) {
+  return {.op = "bce_with_logits",
+          .variant = std::move(variant),
+          .inputs = {{z, 3}},
+          .run = [](Vars v) { return bce_with_logits(v[0], bce_targets(v[0].value())); },
+          .reference =
+              [](Tensors t) {
+                const Values losses = reference::bce_with_logits(t[0], bce_targets(t[0]));
+                return Values{std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size())};
+              },
+          .forward = {0, 3 * count(z)},
+          .backward = {0, 3 * count(z)}};
+}
+
+OpCase top_k_case(std::string variant, int64_t batch, int64_t time, int64_t k, bool ties) {
+  const auto scores = [=](const Tensor& x) { return ties ? scale(x, 0).value() : x; };
+  return {.op = "top_k",
+          .variant = std::move(variant),
+          .inputs = {{{batch, time}}},
+          .run = [=](Vars v) -> Var { return top_k(scores(v[0].value()), k).index; },
+          .reference = [=](Tensors t) { return reference::top_k(scores(t[0]), k); },
+          .forward = {0, static_cast<double>(batch * (2 * time + k))},
+          .differentiable = false};
+}
+
+// (B, k): every other place, from 0 and from 1 in turn.
+Tensor every_other(int64_t batch, int64_t k, Device& device) {
+  std::vector<std::int32_t> places;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0; i < k; ++i) places.push_back(static_cast<std::int32_t>(2 * i + b % 2));
+  const Tensor index = Tensor::from<std::int32_t>({batch, k}, places, device);
+  device.sync();  // before `places` dies
+  return index;
+}
+
+// Of the rows of x (B, T, C), T / 2 of each sequence.
+OpCase gather_rows_case(std::string variant, Shape x) {
+  const int64_t k = x[1] / 2;
+  return {.op = "gather_rows",
+          .variant = std::move(variant),
+          .inputs = {{x}},
+          .run = [=](Vars v) { return gather_rows(v[0], every_other(x[0], k, v[0].device())); },
+          .reference = [=](Tensors t) { return reference::gather_rows(t[0], every_other(x[0], k, t[0].device())); },
+          .forward = {0, count(x)},
+          .backward = {0, 2 * count(x)}};
+}
+
+OpCase gated_scatter_case(std::string variant, Shape h, float scale) {
+  const int64_t k = h[1] / 2;
+  return {.op = "gated_scatter",
+          .variant = std::move(variant),
+          .inputs = {{h}, {{h[0], k, 1}}, {{h[0], k, h[2]}}},
+          .run = [=](Vars v) { return gated_scatter(v[0], every_other(h[0], k, v[0].device()), v[1], v[2], scale); },
+          .reference =
+              [=](Tensors t) {
+                return reference::gated_scatter(t[0], every_other(h[0], k, t[0].device()), t[1], t[2], scale);
+              },
+          .forward = {0, 3 * count(h)},
+          .backward = {0, 2 * count(h)}};
+}
+
 OpCase gate_mix_case(std::string variant, Shape s, float tau, float sigma) {
   const GateNoise noise{tau, sigma, {11, 2, 9}};
   return {.op = "gate_mix",
@@ -340,6 +425,8 @@ std::vector<OpCase> basic_cases() {
       gelu_case("tanh, many elements", wide, Gelu::tanh),
       add_noise_case("", wide, 0.3f),
       add_noise_case("no noise", small, 0),
+      truncated_normal_case("", {30, 50}, 0),
+      truncated_normal_case("from row 5", {2, 3, 7}, 5),
       lerp_case("", small, 0.3f),
       same_input(lerp_case("", small, 0.3f)),
       concat_case("", small, 2),
@@ -390,6 +477,17 @@ std::vector<OpCase> basic_cases() {
       exit_gate_loss_case("", 7, 4),
       exit_gate_loss_case("many rows", 1031, 6),
       expected_losses_case("", 7, 4),
+      bce_with_logits_case("", {2, 5, 1}),
+      bce_with_logits_case("many elements", {5000}),
+      top_k_case("", 3, 19, 7, false),
+      top_k_case("all", 2, 6, 6, false),
+      top_k_case("one", 2, 6, 1, false),
+      top_k_case("equal scores", 2, 9, 4, true),
+      gather_rows_case("", {2, 6, 5}),
+      gather_rows_case("one column", {3, 7, 1}),
+      gather_rows_case("odd sizes", {3, 41, 67}),
+      gated_scatter_case("", {2, 6, 5}, 0.7f),
+      gated_scatter_case("odd sizes", {3, 41, 67}, -1.5f),
       gate_mix_case("", small, 1, 0),
       gate_mix_case("temperature", small, 0.8f, 0),
       gate_mix_case("noise", wide, 0.8f, 0.3f),
@@ -414,6 +512,7 @@ std::vector<OpCase> cases_at(const Size& s) {
       gelu_case(at("erf"), hidden, Gelu::erf),
       gelu_case(at("tanh"), hidden, Gelu::tanh),
       add_noise_case(at(""), x, 0.1f),
+      truncated_normal_case(at(""), x, 0),
       lerp_case(at(""), x, 0.3f),
       concat_case(at(""), x, s.width),
       linear_case(at("c_attn"), x, 3 * s.width, false),
@@ -433,6 +532,10 @@ std::vector<OpCase> cases_at(const Size& s) {
       exit_loss_case(at("10 exits"), x.rows(), 10, 0.05),
       exit_gate_loss_case(at("10 exits"), x.rows(), 10),
       expected_losses_case(at("10 exits"), x.rows(), 10),
+      bce_with_logits_case(at(""), {s.batch, s.time, 1}),
+      top_k_case(at(""), s.batch, s.time, s.time / 2, false),
+      gather_rows_case(at(""), x),
+      gated_scatter_case(at(""), x, 0.1f),
       gate_mix_case(at("noise"), x, 1, 0.1f),
   };
 }

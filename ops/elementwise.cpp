@@ -48,6 +48,15 @@ Var add_noise(const Var& x, float sigma, NoiseKey key) {
   return record("add_noise", y, {x}, [&k, dx = x.sink()](const Tensor& dy) { pass(k, dx, dy); });
 }
 
+Tensor truncated_normal(Shape shape, float std, NoiseKey key, std::int64_t first, DType dtype, Device& device) {
+  check(first >= 0 && shape.last() < 1 << 24, "truncated_normal: rows {}.. of {} are beyond what a key names", first,
+        shape);
+  const Tensor y = Tensor::empty(shape, dtype, device);
+  device.kernels().truncated_normal(y, std, key, first);
+  observed("truncated_normal", y);
+  return y;
+}
+
 Var lerp(const Var& a, const Var& b, float t) {
   check(a.shape() == b.shape(), "lerp: {} and {} differ", a.shape(), b.shape());
   const Tensor y = Tensor::like(a.value());

@@ -53,7 +53,9 @@ struct Kernels {
   virtual void multiply(const Into& y, const Tensor& x, float s) = 0;               // y = s x
   virtual void scale_rows(const Into& y, const Tensor& x, const Tensor& s) = 0;     // y[r] = s[r] x[r], s (R)
   virtual void add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) = 0;  // y = x + sigma N(0,1)
-  virtual void silu(const Tensor& y, const Tensor& x) = 0;                                  // y = x sigmoid(x)
+  // y (R, C): element (r, c) = std * random_truncated_normal(key, first + r, c), of core/philox.h.
+  virtual void truncated_normal(const Tensor& y, float std, NoiseKey key, std::int64_t first) = 0;
+  virtual void silu(const Tensor& y, const Tensor& x) = 0;  // y = x sigmoid(x)
   virtual void silu_backward(const Into& dx, const Tensor& dy, const Tensor& x) = 0;
   virtual void gelu(const Tensor& y, const Tensor& x, Gelu kind) = 0;  // y = x Phi(x), or its tanh form
   virtual void gelu_backward(const Into& dx, const Tensor& dy, const Tensor& x, Gelu kind) = 0;
@@ -101,6 +103,25 @@ struct Kernels {
   // columns from vocab on. logits (R, Vp), targets (R) i32. dlogits.to may be logits itself.
   virtual void cross_entropy(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& targets,
                              std::int64_t vocab, double scale) = 0;
+
+  // losses = -t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)), all of one shape, t in [0, 1]; and
+  // dz = factor dloss[0] (sigmoid(z) - t).
+  virtual void bce_with_logits(const Tensor& losses, const Tensor& z, const Tensor& targets) = 0;
+  virtual void bce_with_logits_backward(const Into& dz, const Tensor& dloss, const Tensor& z, const Tensor& targets,
+                                        double factor) = 0;
+
+  // --- routing -------------------------------------------------------------------------------------------------------
+  // index (B, k) i32: the places of the k largest of scores (B, T), ascending; of equals the first, NaNs last. chosen
+  // (B, T): 1 there, 0 elsewhere.
+  virtual void top_k(const Tensor& index, const Tensor& chosen, const Tensor& scores) = 0;
+  // For an index (B, k) whose rows ascend strictly. y (B, k, C) = x[index] of x (B, T, C) of any type; dx[index] += dy.
+  virtual void gather_rows(const Tensor& y, const Tensor& x, const Tensor& index) = 0;
+  virtual void gather_rows_backward(const Into& dx, const Tensor& dy, const Tensor& index) = 0;
+  // y = h (B, T, C), and y[index] += scale sigmoid(z) o with z (B, k, 1), o (B, k, C). Backward for z and o.
+  virtual void gated_scatter(const Tensor& y, const Tensor& h, const Tensor& index, const Tensor& z, const Tensor& o,
+                             float scale) = 0;
+  virtual void gated_scatter_backward(const Into& dz, const Into& d_o, const Tensor& dy, const Tensor& index,
+                                      const Tensor& z, const Tensor& o, float scale) = 0;
 
   // --- gated recurrence ----------------------------------------------------------------------------------------------
   // y = g h + (1 - g) o with g of GateNoise. All (R, C).

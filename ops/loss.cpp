@@ -65,6 +65,20 @@ Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_
                 });
 }
 
+// dz = (sigmoid(z) - t) / N.
+Var bce_with_logits(const Var& z, const Tensor& targets) {
+  check(z.shape() == targets.shape() && z.value().dtype() == targets.dtype() && targets.numel() > 0,
+        "bce_with_logits: z {} and targets {} must agree, and not be empty", z.shape(), targets.shape());
+  const Tensor losses = Tensor::like(targets), loss = Tensor::empty({1}, targets.dtype(), z.device());
+  const double factor = 1.0 / static_cast<double>(targets.numel());
+  Kernels& k = z.kernels();
+  k.bce_with_logits(losses, z.value(), targets);
+  k.sum({loss}, losses, factor);
+  return record("bce_with_logits", loss, {z}, [&k, dz = z.sink(), z = z.value(), targets, factor](const Tensor& dloss) {
+    k.bce_with_logits_backward(dz.into(), dloss, z, targets, factor);
+  });
+}
+
 // With u the upstream gradient of each row:  dlogits = u (p - onehot(target)), and dz and dw as above.
 Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab, std::int64_t chunk_bytes) {
   check_shapes(z.value(), w.value(), targets, vocab);

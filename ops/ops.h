@@ -15,8 +15,11 @@ Var scale(const Var& x, float s);           // s x
 Var silu(const Var& x);                     // x sigmoid(x)
 Var gelu(const Var& x, Gelu kind);          // x Phi(x), or its tanh form (Hendrycks & Gimpel 2016, arXiv:1606.08415)
 Var add_noise(const Var& x, float sigma, NoiseKey key);  // x + sigma N(0,1), a function of (key, element)
-Var lerp(const Var& a, const Var& b, float t);           // t a + (1 - t) b
-Var concat(const Var& a, const Var& b);  // [a ; b] along the last extent: (..., A) and (..., B) -> (..., A+B)
+// Normal values of standard deviation std before they are cut at +-3 std; element (row, column) is a function of (key,
+// first + row, column). A constant, of the given shape (..., C) and type.
+Tensor truncated_normal(Shape shape, float std, NoiseKey key, std::int64_t first, DType dtype, Device& device);
+Var lerp(const Var& a, const Var& b, float t);  // t a + (1 - t) b
+Var concat(const Var& a, const Var& b);         // [a ; b] along the last extent: (..., A) and (..., B) -> (..., A+B)
 
 // --- linear.cpp
 // -------------------------------------------------------------------------------------------------------- y (..., O) =
@@ -62,6 +65,26 @@ Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_
 // each chunk again.
 Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab,
                  std::int64_t chunk_bytes = kLossChunkBytes);
+
+// Mean over all elements of -t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)), of one element. targets in [0, 1], of the
+// shape of z; a constant.
+Var bce_with_logits(const Var& z, const Tensor& targets);
+
+// --- route.cpp
+// The k largest of scores (B, T) of each sequence: their places (B, k) i32, ascending, and a mask (B, T) that is 1
+// there and 0 elsewhere. Of equal scores the first are taken. A choice has no gradient.
+struct TopK {
+  Tensor index, chosen;
+};
+TopK top_k(const Tensor& scores, std::int64_t k);
+
+// The rows of each sequence that index (B, k) names: x (B, T, C) -> (B, k, C). A row may be named once, in ascending
+// order. The first is for values of any type, and is not recorded.
+Tensor gather_rows(const Tensor& x, const Tensor& index);
+Var gather_rows(const Var& x, const Tensor& index);
+
+// h, with scale sigmoid(z) o added to the rows that index names: h (B, T, C), z (B, k, 1), o (B, k, C).
+Var gated_scatter(const Var& h, const Tensor& index, const Var& z, const Var& o, float scale);
 
 // --- gate.cpp
 // ---------------------------------------------------------------------------------------------------------- The gated

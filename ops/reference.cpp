@@ -27,6 +27,16 @@ double gelu(double x, Gelu kind) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
+Values truncated_normal(const Shape& shape, float std, const NoiseKey& key, int64_t first) {
+  Values y;
+  for (int64_t r = 0; r < shape.rows(); ++r)
+    for (int64_t c = 0; c < shape.last(); ++c)
+      y.push_back(static_cast<double>(std) *
+                  static_cast<double>(random_truncated_normal(key, static_cast<std::uint64_t>(first + r),
+                                                              static_cast<std::uint64_t>(c))));
+  return y;
+}
+
 Values concat(const Tensor& a, const Tensor& b) {
   Values y;
   for (int64_t r = 0; r < a.shape().rows(); ++r)
@@ -164,6 +174,43 @@ double exit_gate_loss(const Tensor& gates, const Tensor& losses) {
     sum -= w * std::log(1 - stop) + (1 - w) * std::log(stop);
   }
   return sum / static_cast<double>(gates.numel());
+}
+
+Values bce_with_logits(const Tensor& z, const Tensor& targets) {
+  return each(z, targets,
+              [](double x, double t) { return t * std::log(1 + std::exp(-x)) + (1 - t) * std::log(1 + std::exp(x)); });
+}
+
+// An element is among the k largest if fewer than k go before it.
+Values top_k(const Tensor& scores, int64_t k) {
+  Values places;
+  for (int64_t b = 0; b < scores.dim(0); ++b)
+    for (int64_t i = 0; i < scores.dim(1); ++i) {
+      const double* s = scores.data<double>() + b * scores.dim(1);
+      int64_t before = 0;
+      for (int64_t j = 0; j < scores.dim(1); ++j) before += s[j] > s[i] || (s[j] == s[i] && j < i);
+      if (before < k) places.push_back(static_cast<double>(i));
+    }
+  return places;
+}
+
+Values gather_rows(const Tensor& x, const Tensor& index) {
+  Values y;
+  for (int64_t i = 0; i < index.numel(); ++i) {
+    const double* row = x.data<double>() + (i / index.dim(1) * x.dim(1) + index.data<std::int32_t>()[i]) * x.dim(2);
+    y.insert(y.end(), row, row + x.dim(2));
+  }
+  return y;
+}
+
+Values gated_scatter(const Tensor& h, const Tensor& index, const Tensor& z, const Tensor& o, float scale) {
+  const int64_t width = h.dim(2);
+  Values y = each(h, [](double x) { return x; });
+  for (int64_t i = 0; i < index.numel(); ++i)
+    for (int64_t c = 0; c < width; ++c)
+      y[(i / index.dim(1) * h.dim(1) + index.data<std::int32_t>()[i]) * width + c] +=
+          static_cast<double>(scale) / (1 + std::exp(-z.data<double>()[i])) * o.data<double>()[i * width + c];
+  return y;
 }
 
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) {

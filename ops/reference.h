@@ -15,6 +15,7 @@ Values each(const Tensor& x, const std::function<double(double)>& f);
 Values each(const Tensor& a, const Tensor& b, const std::function<double(double, double)>& f);
 double silu(double x);
 double gelu(double x, Gelu kind);
+Values truncated_normal(const Shape& shape, float std, const NoiseKey& key, std::int64_t first);
 
 Values concat(const Tensor& a, const Tensor& b);
 // x w[:, begin : begin + I]^T + plus, where plus is absent, one row (O), or of the result's shape.
@@ -28,6 +29,10 @@ Values exit_distribution(const Tensor& gates);
 // sum_s p_s (losses_s + beta ln p_s) of each row.
 Values exit_losses(const Tensor& gates, const Tensor& losses, double beta);
 double exit_gate_loss(const Tensor& gates, const Tensor& losses);
+Values bce_with_logits(const Tensor& z, const Tensor& targets);  // of each element
+Values top_k(const Tensor& scores, std::int64_t k);              // the places
+Values gather_rows(const Tensor& x, const Tensor& index);
+Values gated_scatter(const Tensor& h, const Tensor& index, const Tensor& z, const Tensor& o, float scale);
 Values gate_mix(const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise);
 
 }  // namespace grt::reference

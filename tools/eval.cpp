@@ -28,6 +28,7 @@ struct Options {
   std::optional<double> forced_gate;
   std::string kv = "full";
   std::int64_t stride = 0, batch_size = 8;
+  std::uint64_t seed = 1337;
 
   template <class V>
   void fields(V&& v) {
@@ -38,7 +39,7 @@ struct Options {
     v("text", text, "text file to evaluate on, encoded by the model's tokenizer as one document");
     v("depths", depths,
       "exits to evaluate besides --depth: all, full or a list such as 1,2,4; grt has exits at 0, 1, "
-      "2, ..., rrt and ouro at 1..R, dense at 1..n_layers");
+      "2, ..., poisson at 1, 2, ..., mor, rrt and ouro at 1..R, dense at 1..n_layers");
     v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
     v("kv", kv, "key/value strategy: full, which is exact");
@@ -46,6 +47,7 @@ struct Options {
       "begin a window every so many tokens and score each token in the first window that holds it; "
       "0: windows side by side");
     v("batch-size", batch_size, "windows at a time; the results do not depend on it");
+    v("seed", seed, "poisson: of the random initial state, a function of the seed and the position");
     v("json", json, "file to write the results to");
     v("logits", logits, "safetensors file to write the logits of the first window to: `logits` [T, vocab_size], F32");
   }
@@ -92,6 +94,7 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
   const Batch batch = evaluation_batch(data, std::span(&first, 1), model.device());
   Pass pass;
   pass.forced_gate = eval.forced_gate;
+  pass.key.seed = eval.seed;
   const std::vector<double> padded = host_values(model.logits(model.hidden(batch.tokens, depth, pass).value()));
 
   const std::int64_t V = model.config().vocab_size, Vp = model.config().padded_vocab_size;
@@ -100,6 +103,29 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
     rows.insert(rows.end(), padded.begin() + t * Vp, padded.begin() + t * Vp + V);
   write_safetensors(path, {{"logits", Tensor::from<float>({first.targets, V}, rows, model.device())}},
                     {{"depth", std::to_string(depth)}});
+}
+
+void check_finite(const EvalResult& result, const std::string& data, const Params& params) {
+  const auto check_loss = [&](const std::string& name, double loss) {
+    if (std::isfinite(loss)) return;
+    const std::string weight = first_bad_weight(params);
+    fail("{}: {} is {}; {}", data, name, loss,
+         weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+  };
+  for (const auto& [at, loss] : result.by_depth) check_loss(fmt::format("the loss at depth {}", at), loss.mean);
+  for (const auto& [name, loss] : result.further) check_loss(name, loss.mean);
+}
+
+// Throws Error where a loss is not finite.
+EvalResult evaluate_shown(const LanguageModel& model, const TokenData& data, EvalOptions eval) {
+  Progress progress(2);
+  eval.progress = [&](std::int64_t done, std::int64_t all) {
+    progress.live(fmt::format("window {}/{}", done, all), done, all);
+    return true;
+  };
+  const EvalResult result = evaluate(model, data, eval);
+  check_finite(result, data.name(), model.params());
+  return result;
 }
 
 double bits(double nats) { return nats / std::numbers::ln2; }
@@ -116,17 +142,20 @@ void print_table(const EvalResult& result, bool bytes) {
     fmt::print("{}: {:.6f} (std. error {:.6f})\n", name, loss.mean, loss.standard_error);
 }
 
+Json means(const EvalResult& result) {
+  Json by_depth = Json::object();
+  for (const auto& [at, loss] : result.by_depth) by_depth[std::to_string(at)] = loss.mean;
+  return by_depth;
+}
+
 Json report(const Options& options, const LanguageModel& model, const EvalResult& result, int depth, bool bytes,
             const DeviceConfig& device) {
   const DepthLoss& loss = result.by_depth.at(depth);
-  Json by_depth = Json::object(), errors = Json::object();
-  for (const auto& [at, value] : result.by_depth) {
-    by_depth[std::to_string(at)] = value.mean;
-    errors[std::to_string(at)] = value.standard_error;
-  }
+  Json errors = Json::object();
+  for (const auto& [at, value] : result.by_depth) errors[std::to_string(at)] = value.standard_error;
   Json json = {{"loss", loss.mean},
                {"loss_stderr", loss.standard_error},
-               {"loss_by_depth", by_depth},
+               {"loss_by_depth", means(result)},
                {"loss_stderr_by_depth", errors},
                {"tokens", result.tokens},
                {"windows", result.windows},
@@ -139,20 +168,10 @@ Json report(const Options& options, const LanguageModel& model, const EvalResult
   json["stride"] = options.stride;
   json["forced_gate"] = options.forced_gate ? Json(*options.forced_gate) : Json(nullptr);
   json["kv"] = options.kv;
+  json["seed"] = options.seed;
   json["dtype"] = device.dtype;
   json["config"] = model.config_json();
   return json;
-}
-
-void check_finite(const EvalResult& result, const std::string& data, const Params& params) {
-  const auto check_loss = [&](const std::string& name, double loss) {
-    if (std::isfinite(loss)) return;
-    const std::string weight = first_bad_weight(params);
-    fail("{}: {} is {}; {}", data, name, loss,
-         weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
-  };
-  for (const auto& [at, loss] : result.by_depth) check_loss(fmt::format("the loss at depth {}", at), loss.mean);
-  for (const auto& [name, loss] : result.further) check_loss(name, loss.mean);
 }
 
 int run(int argc, char** argv) {
@@ -167,7 +186,7 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const int depth = options.depth.value_or(model->depths().full);
-  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .further = true};
+  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .further = true, .seed = options.seed};
   if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
   const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
@@ -175,25 +194,31 @@ int run(int argc, char** argv) {
   check_options(*model, eval);
   const TokenData data = open_data(options, model->config());
 
-  EvalResult result;
-  {
-    Progress progress(2);
-    eval.progress = [&](std::int64_t done, std::int64_t all) {
-      progress.live(fmt::format("window {}/{}", done, all), done, all);
-      return true;
-    };
-    result = evaluate(*model, data, eval);
-  }
-  check_finite(result, data.name(), model->params());
+  const EvalResult result = evaluate_shown(*model, data, eval);
+  const bool routed = model->config().architecture == "mor";  // by top-k, which looks ahead: also causally
+  EvalOptions in_order = eval;
+  in_order.causal_routing = true;
+  const EvalResult causal = routed ? evaluate_shown(*model, data, in_order) : EvalResult{};
   if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
 
   const bool bytes = model->config().tokenizer == "bytes";
   fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
              model->config().context_length);
   print_table(result, bytes);
+  if (routed) {
+    fmt::print("with causal routing, as in generation:\n");
+    print_table(causal, bytes);
+  }
   std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
-  if (options.json)
-    write_file(*options.json, report(options, *model, result, depth, bytes, device_flags).dump(2) + "\n");
+  if (options.json) {
+    Json json = report(options, *model, result, depth, bytes, device_flags);
+    if (routed) {
+      json["loss_topk"] = json["loss"];
+      json["loss_causal"] = causal.by_depth.at(depth).mean;
+      json["loss_by_depth_causal"] = means(causal);
+    }
+    write_file(*options.json, json.dump(2) + "\n");
+  }
   return 0;
 }
 

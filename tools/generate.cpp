@@ -158,7 +158,7 @@ int run(int argc, char** argv) {
   flags.add(device_flags);
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options);
-  const DecodeOptions decode{.depth = options.depth, .slide = options.overflow == "slide"};
+  const DecodeOptions decode{.depth = options.depth, .slide = options.overflow == "slide", .seed = sampling.seed};
   GenerateOptions generation{
       .tokens = options.tokens, .samples = options.samples, .sampling = sampling, .decode = decode};
   check_generation(generation);

@@ -98,6 +98,11 @@ void print_sharing(const Json& model) {
   const Json& config = model["config"];
   for (const auto& [name, key] : {std::pair{"inject", "use_injection"}, std::pair{"gate", "use_gate"}})
     if (config.value(key, false)) fmt::print("  {:<12} {:>4} x  once in each recurrence\n", name, text(model["depth"]));
+  if (config["architecture"] == "mor")
+    fmt::print("  {:<12} {:>4} x  one for each recurrence, which takes some of the tokens\n", "router",
+               text(model["depth"]));
+  if (config["architecture"] == "poisson")
+    fmt::print("  {:<12} {:>4} x  once in each recurrence\n", "adapter", text(model["depth"]));
   fmt::print("  {:<12} {:>4} x  as embedding and as head\n", "wte", 2);
 }
 

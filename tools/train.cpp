@@ -89,8 +89,7 @@ void check_same_model(const Run& run, const LanguageModel& model) {
 }
 
 MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageModel& model) {
-  std::vector<int> depths = {plan.depth.depth};
-  if (plan.depth.random()) depths = {plan.depth.lowest, (plan.depth.lowest + plan.depth.depth) / 2, plan.depth.depth};
+  std::vector<int> depths = {plan.depth.smallest(), static_cast<int>(plan.depth.mean()), plan.depth.largest()};
   depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
   return {model.config_json(),  run.device.type(),  run.config.batch_size, depths,
           run.config.recompute, plan.trained_prefix};
@@ -103,11 +102,11 @@ void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& mo
   fmt::print("model: {} {}, {} parameters, {:.3g} MFLOP/token forward at full depth {}\n", model.config().architecture,
              source, model.params().count(), (flops.executed_body + flops.executed_head) / 1e6, model.depths().full);
   fmt::print("device: {}, {}, {} threads\n", device.name(), run.device.dtype, thread_count());
-  fmt::print("steps: {} of {} tokens ({} x {} x {}: micro-batches, sequences, context), depth {}\n", plan.steps,
-             run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size,
-             context,
-             plan.depth.random() ? fmt::format("{} in {}..{}", plan.depth.sampler, plan.depth.lowest, plan.depth.depth)
-                                 : std::to_string(plan.depth.depth));
+  fmt::print(
+      "steps: {} of {} tokens ({} x {} x {}: micro-batches, sequences, context), depth {}\n", plan.steps,
+      run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size, context,
+      plan.depth.random() ? fmt::format("{} in {}..{}", plan.depth.sampler, plan.depth.smallest(), plan.depth.largest())
+                          : std::to_string(plan.depth.depth));
 }
 
 int train(Run& run, const Flags& flags, const std::string& command) {

@@ -79,6 +79,9 @@ TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {
     plan.depth.depth = *c.depth;
   }
   plan.depth.check_valid(model.depths().lowest);
+  check(plan.depth.sampler != "poisson" || model.default_depth_rule().sampler == "poisson",
+        "--depth-sampler: poisson is how a model of architecture poisson is trained, not {}",
+        model.config().architecture);
   check(c.depth_scope == "micro" || c.depth_scope == "step", "--depth-scope: must be micro or step, not \"{}\"",
         c.depth_scope);
   plan.depth_per_step = c.depth_scope == "step";

@@ -57,8 +57,9 @@ struct TrainConfig {
     v("init-from", init_from, "checkpoint whose weights to start from; the optimizer starts anew");
     v("stage", stage, "what to train: all, or gate: ouro's exit gate by itself, the model of --init-from frozen");
     v("seed", seed, "of initial weights, data order, depths and noise");
-    v("depth-sampler", depth_sampler, "training depth: fixed or uniform in r_min..depth (default: the model's)");
-    v("depth", depth, "largest training depth (default: R)");
+    v("depth-sampler", depth_sampler,
+      "training depth: fixed, uniform in r_min..depth, or poisson, of mean depth (default: the model's)");
+    v("depth", depth, "largest training depth; its mean for poisson (default: R)");
     v("depth-scope", depth_scope, "draw a depth for each micro-batch (micro) or for each step (step)");
     v("data-order", data_order, "random offsets, or sequential windows");
     v("recompute", recompute, "keep one state per recurrence and compute the rest again in the backward pass");

@@ -67,6 +67,8 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
 
   Pass pass;
   pass.forced_gate = options.forced_gate;
+  pass.key.seed = options.seed;
+  pass.causal_routing = options.causal_routing;
   std::map<int, Tally> tallies;
   std::map<std::string, Tally> further;
   EvalResult result;

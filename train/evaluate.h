@@ -19,6 +19,8 @@ struct EvalOptions {
   std::int64_t most_batches = 0;          // stop after so many batches; 0: the whole split
   std::optional<float> forced_gate = {};  // grt, analysis
   bool further = false;                   // also the losses that the model reports besides its exits'
+  std::uint64_t seed = 1337;              // poisson: of the initial state
+  bool causal_routing = false;            // mor (models/model.h)
   // After each batch: the windows done, of all. False stops early.
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };

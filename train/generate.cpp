@@ -111,15 +111,7 @@ void Decoder::fork(int sequences) {
   windows_.resize(static_cast<std::size_t>(sequences), windows_[0]);
   if (!cache_) return;
   KvCache forked = model_.make_cache(sequences, capacity_, depth_);
-  forked.past = cache_->past;
-  for (int slot = 0; slot < slots_; ++slot) {
-    const auto repeat = [&](const Tensor& to, const Tensor& from) {
-      for (int i = 0; i < sequences; ++i)
-        from.device().copy(to.range(i * from.numel(), from.shape()).raw(), from.raw(), from.bytes());
-    };
-    repeat(forked.slot(slot).keys, cache_->slot(slot).keys);
-    repeat(forked.slot(slot).values, cache_->slot(slot).values);
-  }
+  forked.repeat(*cache_);
   cache_.emplace(std::move(forked));
 }
 
@@ -142,6 +134,8 @@ std::vector<double> Decoder::feed_last(std::int64_t count) {
 
   Pass pass;
   pass.cache = cache_ ? &*cache_ : nullptr;
+  pass.key.seed = options_.seed;
+  pass.causal_routing = true;
   const Tensor tokens = Tensor::from<std::int32_t>({sequences, count}, ids, model_.device());
   const Tensor z = model_.hidden(tokens, depth_, pass).value();
   if (cache_) cache_->past += count;

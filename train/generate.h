@@ -22,7 +22,7 @@ struct Sampling {
     v("temperature", temperature, "divides the logits; 0: always the likeliest token");
     v("top-k", top_k, "choose among so many of the likeliest tokens; 0: all");
     v("top-p", top_p, "choose among the likeliest tokens that make up this share of the probability; 1: all");
-    v("seed", seed, "of the random choices");
+    v("seed", seed, "of the random choices, and of a poisson model's initial state");
   }
 };
 
@@ -39,6 +39,7 @@ struct DecodeOptions {
   std::optional<int> depth = {};  // none: full depth
   bool slide = false;             // a context above the model's: drop its oldest half; off: an error
   bool cached = true;             // keep keys and values of earlier tokens; off: compute all of them anew each time
+  std::uint64_t seed = 1337;      // poisson: of the initial state
 };
 
 // Sequences that grow side by side from one prompt. What it returns: the logits of the next token, (sequences,

@@ -14,6 +14,7 @@ struct CpuKernels final : Kernels {
   void multiply(const Into&, const Tensor&, float) override;
   void scale_rows(const Into&, const Tensor&, const Tensor&) override;
   void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override;
+  void truncated_normal(const Tensor&, float, NoiseKey, std::int64_t) override;
   void silu(const Tensor&, const Tensor&) override;
   void silu_backward(const Into&, const Tensor&, const Tensor&) override;
   void gelu(const Tensor&, const Tensor&, Gelu) override;
@@ -41,6 +42,15 @@ struct CpuKernels final : Kernels {
   void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;
   // loss.cpp
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override;
+  void bce_with_logits(const Tensor&, const Tensor&, const Tensor&) override;
+  void bce_with_logits_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, double) override;
+  // route.cpp
+  void top_k(const Tensor&, const Tensor&, const Tensor&) override;
+  void gather_rows(const Tensor&, const Tensor&, const Tensor&) override;
+  void gather_rows_backward(const Into&, const Tensor&, const Tensor&) override;
+  void gated_scatter(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, float) override;
+  void gated_scatter_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                              float) override;
   // gate.cpp
   void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override;
   void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,

@@ -63,4 +63,32 @@ void CpuKernels::cross_entropy(const Tensor& losses, const Into& dlogits, const 
   });
 }
 
+// log(1 + e^-|z|) + max(z, 0) - t z: no digits are lost for large |z|.
+void CpuKernels::bce_with_logits(const Tensor& losses, const Tensor& z, const Tensor& targets) {
+  visit_real(z.dtype(), [&]<class T>() {
+    parallel_for(z.numel(), 4096, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const T x = z.data<T>()[i], t = targets.data<T>()[i];
+        const T rest = x > 0 ? (1 - t) * x : -t * x;
+        losses.data<T>()[i] = rest + std::log1p(std::exp(-std::abs(x)));
+      }
+    });
+  });
+}
+
+void CpuKernels::bce_with_logits_backward(const Into& dz, const Tensor& dloss, const Tensor& z, const Tensor& targets,
+                                          double factor) {
+  if (!dz) return;
+  visit_real(z.dtype(), [&]<class T>() {
+    const T share = static_cast<T>(factor) * dloss.data<T>()[0];
+    parallel_for(z.numel(), 4096, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const T e = std::exp(-std::abs(z.data<T>()[i])), s = (z.data<T>()[i] > 0 ? 1 : e) / (1 + e);
+        T& to = dz.to.data<T>()[i];
+        to = (dz.add ? to : T(0)) + share * (s - targets.data<T>()[i]);
+      }
+    });
+  });
+}
+
 }  // namespace grt::cpu

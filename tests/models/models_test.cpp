@@ -7,6 +7,7 @@
 #include "core/files.h"
 #include "core/threads.h"
 #include "models/model.h"
+#include "ops/kernels.h"
 #include "tests/support.h"
 
 namespace grt {
@@ -29,6 +30,13 @@ std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f32,
   model->params().allocate_gradients();
   model->params().initialize(seed);
   return model;
+}
+
+// mor: so that routers tell tokens further apart than a difference's step moves them; a choice that changes on the way
+// has no derivative. poisson: its state begins near 0, where a norm is steep.
+void enlarge(const Params& params) {
+  for (const Param& p : params.all())
+    if (p.decayed()) test::cpu().kernels().multiply({p.var.value()}, p.var.value(), 20);
 }
 
 Tensor tokens(std::int64_t batch, std::int64_t time, std::uint32_t site, std::int64_t vocab = 13) {
@@ -76,6 +84,10 @@ const std::vector<Json> kToys = {
     toy("grt", {{"use_gate", false}}),
     toy("grt", {{"use_injection", false}, {"bias", true}}),
     toy("grt", {{"n_prelude", 0}, {"n_coda", 0}}),
+    toy("poisson"),
+    toy("poisson", {{"initial_state", "zero"}, {"bias", true}, {"n_prelude", 0}, {"n_coda", 0}}),
+    toy("mor"),
+    toy("mor", {{"router_type", "mlp"}, {"bias", true}, {"n_prelude", 0}, {"n_coda", 0}, {"router_aux_weight", 1.0}}),
     toy("rrt", {{"lora_rank", 2}, {"lora_alpha", 3}}),
     toy("rrt", {{"bias", true}, {"n_prelude", 0}, {"n_coda", 0}}),
     toy("ouro"),
@@ -89,6 +101,7 @@ TEST_SUITE("models") {
       CAPTURE(json.dump());
       auto model = build(json, DType::f64);
       unsettle(model->params());
+      if (json["architecture"] == "mor" || json["architecture"] == "poisson") enlarge(model->params());
       const Pass pass{.training = true, .key = {3, 0, 0}};
       std::vector<Checked> checked;
       for (const Param& p : model->params().all()) checked.push_back({p.name, p.var});
@@ -115,7 +128,7 @@ TEST_SUITE("models") {
   }
 
   TEST_CASE("gradients of micro-batches add up to those of the whole batch") {
-    for (const char* architecture : {"dense", "grt", "rrt", "ouro"}) {
+    for (const char* architecture : {"dense", "grt", "poisson", "mor", "rrt", "ouro"}) {
       auto model = build(toy(architecture), DType::f64);
       const auto run = [&](std::int64_t pieces) {
         model->params().clear_gradients();
@@ -140,7 +153,7 @@ TEST_SUITE("models") {
   }
 
   TEST_CASE("one, two and three threads give the same bits") {
-    for (const char* architecture : {"dense", "grt", "rrt", "ouro"}) {
+    for (const char* architecture : {"dense", "grt", "poisson", "mor", "rrt", "ouro"}) {
       auto model = build(toy(architecture, {{"d_model", 48}, {"vocab_size", 97}, {"padded_vocab_size", 128}}));
       const Pass pass{.training = true, .key = {9, 0, 0}};
       const int before = thread_count();
@@ -344,6 +357,12 @@ TEST_SUITE("models") {
         {toy("grt", {{"gate_temperature", 0}}), "gate_temperature must be 1e-6"},
         {toy("grt", {{"state_noise", -0.1}}), "state_noise must be"},
         {toy("grt", {{"r_min", 4}}), "r_min must be 0..3"},
+        {toy("poisson", {{"initial_state", "one"}}), "initial_state must be random or zero"},
+        {toy("poisson", {{"backprop_steps", 0}}), "backprop_steps must be 1.."},
+        {toy("poisson", {{"r_min", 1}}), "no key \"r_min\""},
+        {toy("mor", {{"router_type", "conv"}}), "router_type must be linear or mlp"},
+        {toy("mor", {{"router_scale", -1}}), "router_scale must be"},
+        {toy("mor", {{"backprop_steps", 1}}), "no key \"backprop_steps\""},
         {toy("rrt", {{"lora_rank", 0}}), "lora_rank must be 1..12"},
         {toy("ouro", {{"entropy_weight", -1}}), "entropy_weight must be"},
         {toy("rrt", {{"state_noise", 0}}), "no key \"state_noise\""},
@@ -382,7 +401,7 @@ TEST_SUITE("models") {
     for (int r = 2; r <= 6; ++r) CHECK(std::abs(seen[r] - 2000) < 5 * std::sqrt(10000 * 0.2 * 0.8));
     CHECK(rule.mean() == 4);
     CHECK(DepthRule{"fixed", 1, 6}.draw({7, 1, 0}) == 6);
-    CHECK(test::contains(test::error_of([] { DepthRule{"poisson", 1, 6}.check_valid(0); }), "--depth-sampler"));
+    CHECK(test::contains(test::error_of([] { DepthRule{"normal", 1, 6}.check_valid(0); }), "--depth-sampler"));
     CHECK(test::contains(test::error_of([] { DepthRule{"uniform", 3, 2}.check_valid(0); }), "--depth"));
   }
 }

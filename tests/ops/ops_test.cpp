@@ -60,10 +60,30 @@ TEST_SUITE("ops") {
       operations.insert(c.op);
       CHECK_MESSAGE(names.insert(c.name()).second, c.name());
     }
-    CHECK(operations == std::set<std::string>{"add", "add_noise", "attention", "concat", "cross_entropy", "embedding",
-                                              "exit_distribution", "exit_gate_loss", "exit_loss", "expected_losses", "gate_mix", "gelu",
-                                              "layernorm", "lerp", "linear", "linear_columns", "scale", "silu",
-                                              "token_losses"});
+    CHECK(operations == std::set<std::string>{"add",
+                                              "add_noise",
+                                              "attention",
+                                              "bce_with_logits",
+                                              "concat",
+                                              "cross_entropy",
+                                              "embedding",
+                                              "exit_distribution",
+                                              "exit_gate_loss",
+                                              "exit_loss",
+                                              "expected_losses",
+                                              "gate_mix",
+                                              "gated_scatter",
+                                              "gather_rows",
+                                              "gelu",
+                                              "layernorm",
+                                              "lerp",
+                                              "linear",
+                                              "linear_columns",
+                                              "scale",
+                                              "silu",
+                                              "token_losses",
+                                              "top_k",
+                                              "truncated_normal"});
     std::set<std::string> timed;
     for (const OpCase& c : bench_cases()) timed.insert(c.op);
     CHECK(timed == operations);
@@ -202,6 +222,20 @@ TEST_SUITE("ops") {
     CHECK(error_of([&] {
             gate_mix(x, x, zeros({2, 3, 4}), {});
           }) == "gate_mix: z (2, 3, 5), h (2, 3, 5) and o (2, 3, 4) must agree");
+    CHECK(error_of([&] { top_k(zeros({2, 3}).value(), 4); }) == "top_k: 4 of scores (2, 3), which must be (B, T)");
+    CHECK(error_of([&] {
+            gather_rows(x, ids({2, 4}));
+          }) ==
+          "gather_rows: of rows (2, 3, 5) a sequence, (B, T, C), the index must name at most T, (B, k) i32, not (2, 4) "
+          "i32");
+    CHECK(error_of([&] {
+            gated_scatter(x, ids({2, 2}), zeros({2, 2, 2}), zeros({2, 2, 5}), 1);
+          }) ==
+          "gated_scatter: h is (2, 3, 5) and the index (2, 2), so o must be (2, 2, 5) and z that with 1 column, not "
+          "(2, 2, 5) and (2, 2, 2)");
+    CHECK(error_of([&] {
+            bce_with_logits(x, zeros({2, 3}).value());
+          }) == "bce_with_logits: z (2, 3, 5) and targets (2, 3) must agree, and not be empty");
     CHECK(error_of([&] { gate_mix(x, x, x, {0, 0, {}}); }) == "gate_mix: the temperature tau is 0, must be positive");
   }
 

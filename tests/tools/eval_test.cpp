@@ -59,10 +59,17 @@ TEST_SUITE("tools") {
         CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth"][depth].get<double>())));
       }
       CHECK(contains(outcome.out, "bits per byte"));
-      CHECK(r.contains("loss_expected") == expected.contains("loss_expected"));
-      if (!expected.contains("loss_expected")) continue;
-      CHECK(std::abs(r["loss_expected"].get<double>() - expected["loss_expected"].get<double>()) < kLossTolerance);
-      CHECK(contains(outcome.out, fmt::format("loss_expected: {:.6f}", r["loss_expected"].get<double>())));
+      for (const char* key : {"loss_topk", "loss_causal", "loss_expected"}) {
+        REQUIRE(r.contains(key) == expected.contains(key));
+        if (r.contains(key)) CHECK(std::abs(r[key].get<double>() - expected[key].get<double>()) < kLossTolerance);
+      }
+      if (r.contains("loss_expected"))
+        CHECK(contains(outcome.out, fmt::format("loss_expected: {:.6f}", r["loss_expected"].get<double>())));
+      if (!expected.contains("loss_by_depth_causal")) continue;
+      for (const auto& [depth, loss] : expected["loss_by_depth_causal"].items()) {
+        CHECK(std::abs(r["loss_by_depth_causal"][depth].get<double>() - loss.get<double>()) < kLossTolerance);
+        CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth_causal"][depth].get<double>())));
+      }
     }
   }
 
@@ -242,8 +249,9 @@ TEST_SUITE("tools") {
         {{"--checkpoint", grt, "--data", tokens, "--depths", "1,x"}, "--depths: must be all, full or a list"},
         {{"--checkpoint", grt, "--data", tokens, "--depths", "1,"}, "--depths: must be all, full or a list"},
         {{"--checkpoint", grt, "--data", tokens, "--depths", ""}, "--depths: must be all, full or a list"},
-        {{"--checkpoint", grt, "--data", tokens, "--depths", "1,-1"}, "depth -1: this model has exits at 0 and deeper"},
-        {{"--checkpoint", dense, "--data", tokens, "--depths", "0,1"}, "depth 0: this model has exits at 1..3"},
+        {{"--checkpoint", grt, "--data", tokens, "--depths", "1,-1"},
+         "--depths -1: this model has exits at 0 and deeper"},
+        {{"--checkpoint", dense, "--data", tokens, "--depths", "0,1"}, "--depths 0: this model has exits at 1..3"},
         {{"--checkpoint", dense, "--data", tokens, "--depth", "4"}, "depth 4: this model has exits at 1..3"},
         {{"--checkpoint", grt, "--data", tokens, "--depth", "1.5"}, "--depth: expected a whole number, got \"1.5\""},
         {{"--checkpoint", dense, "--data", tokens, "--forced-gate", "1"},

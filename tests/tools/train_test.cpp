@@ -13,6 +13,7 @@
 #include "core/threads.h"
 #include "tests/support.h"
 #include "tests/train/oracle_models.h"
+#include "train/checkpoint.h"
 
 namespace grt {
 namespace {
@@ -121,6 +122,32 @@ TEST_SUITE("tools") {
     std::vector<double> depths;
     for (const Record& r : step_lines(dir / "whole")) depths.push_back(r["depth"].get<double>());
     CHECK(*std::min_element(depths.begin(), depths.end()) < *std::max_element(depths.begin(), depths.end()));
+  }
+
+  TEST_CASE("a poisson model repeats its random depths and states: resumed, recomputed, in a run of its own") {
+    const TempDir dir;
+    const auto run = [&](const char* name, const Words& more = {}) {
+      Words words = small_run(dir / name, {"--initial-state", "random", "--seed", "3"});
+      words[1] = (oracle("poisson") / "config.json").string();
+      words.insert(words.end(), more.begin(), more.end());
+      const test::Outcome outcome = run_tool("train", words);
+      REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
+      return outcome.out;
+    };
+    CHECK(contains(run("whole"), "depth poisson in 1..32"));
+    run("recomputed", {"--recompute"});
+    check_same_run(dir / "whole", dir / "recomputed", "step-00000008");
+    run("cut");
+    fs::remove_all(dir / "cut" / "step-00000006");
+    fs::remove_all(dir / "cut" / "step-00000008");
+    write_file(dir / "cut" / "latest", "step-00000004\n");
+    REQUIRE(run_tool("train", {"--out", (dir / "cut").string(), "--resume"}).code == 0);
+    check_same_run(dir / "whole", dir / "cut", "step-00000008");
+    const Record expected = log_lines(dir / "whole").back();
+    const test::Outcome eval = run_tool("eval", {"--checkpoint", (dir / "whole").string(), "--data", tokens_of("grt"),
+                                                 "--json", (dir / "r.json").string()});
+    REQUIRE_MESSAGE(eval.code == 0, eval.err);
+    CHECK(Record::parse(read_file(dir / "r.json"))["loss"] == expected["val_loss"]);
   }
 
   TEST_CASE("recomputation and the number of threads change nothing") {
@@ -404,6 +431,10 @@ TEST_SUITE("tools") {
         {{"--model", "grt-nano", "--depth", "-1"}, "depth -1"},
         {{"--model", "dense-nano", "--depth", "9"}, "1..8"},
         {{"--model", "grt-nano", "--depth-sampler", "poisson"}, "--depth-sampler"},
+        {{"--model", "dense-nano", "--depth-sampler", "poisson"}, "--depth-sampler"},
+        {{"--model", "poisson-nano", "--n-recurrences", "1"}, "--depth-sampler"},
+        {{"--model", "mor-nano", "--depth-sampler", "poisson"}, "--depth-sampler"},
+        {{"--model", "mor-nano", "--depth", "7"}, "1..6"},
         {{"--model", "grt-nano", "--depth-scope", "rank"}, "--depth-scope"},
         {{"--model", "grt-nano", "--data-order", "sorted"}, "--data-order"},
         {{"--model", "grt-nano", "--beta2", "1.5"}, "--beta2"},

@@ -38,6 +38,23 @@ Tensor tokens_of(const std::vector<std::int32_t>& ids) {
   return Tensor::from<std::int32_t>({1, static_cast<std::int64_t>(ids.size())}, ids, cpu());
 }
 
+// Over the rows of the reference's logits of the first window.
+double largest_logit_error(const LanguageModel& model, const TokenData& data, const Json& expected,
+                           bool causal_routing) {
+  std::vector<std::int32_t> ids(model.config().context_length);
+  data.read(0, ids);
+  const Tensor z = model.hidden(tokens_of(ids), expected["depth"], {.causal_routing = causal_routing}).value();
+  const std::vector<double> logits = host_values(model.logits(z));
+  double worst = 0;
+  for (std::size_t i = 0; i < expected["positions"].size(); ++i) {
+    const std::int64_t at = expected["positions"][i].get<std::int64_t>() * model.config().padded_vocab_size;
+    const std::vector<double> row = expected["rows"][i];
+    REQUIRE(static_cast<std::int64_t>(row.size()) == model.config().vocab_size);
+    for (std::size_t id = 0; id < row.size(); ++id) worst = std::max(worst, std::abs(logits[at + id] - row[id]));
+  }
+  return worst;
+}
+
 // The loss of each id but the first, each from its own pass over the ids that its window holds before it.
 std::vector<double> losses_one_by_one(const LanguageModel& model, const TokenData& data, std::int64_t stride) {
   std::vector<double> losses;
@@ -92,21 +109,46 @@ TEST_SUITE("train") {
   TEST_CASE("the first window's logits are the reference's") {
     for (const std::string& name : kOracleModels) {
       CAPTURE(name);
-      const Json expected = oracle_values(name)["logits"];
       const auto model = oracle_model(name);
       const TokenData data = oracle_tokens(name, model->config().vocab_size);
-      std::vector<std::int32_t> ids(model->config().context_length);
-      data.read(0, ids);
-      const Tensor z = model->hidden(tokens_of(ids), expected["depth"], {}).value();
-      const std::vector<double> logits = host_values(model->logits(z));
-      double worst = 0;
-      for (std::size_t i = 0; i < expected["positions"].size(); ++i) {
-        const std::int64_t at = expected["positions"][i].get<std::int64_t>() * model->config().padded_vocab_size;
-        const std::vector<double> row = expected["rows"][i];
-        REQUIRE(static_cast<std::int64_t>(row.size()) == model->config().vocab_size);
-        for (std::size_t id = 0; id < row.size(); ++id) worst = std::max(worst, std::abs(logits[at + id] - row[id]));
-      }
-      CHECK(worst < kLogitTolerance);
+      CHECK(largest_logit_error(*model, data, oracle_values(name)["logits"], false) < kLogitTolerance);
+    }
+  }
+
+  TEST_CASE("causal routing gives mor's reference losses and logits") {
+    for (const std::string name : {"mor", "mor_mlp_router"}) {
+      CAPTURE(name);
+      const Json expected = oracle_values(name);
+      const auto model = oracle_model(name);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      EvalOptions options = at_depths(all_depths(*model));
+      options.causal_routing = true;
+      for (const auto& [depth, loss] : evaluate(*model, data, options).by_depth)
+        CHECK(std::abs(loss.mean - expected["loss_by_depth_causal"][std::to_string(depth)].get<double>()) <
+              kLossTolerance);
+      CHECK(largest_logit_error(*model, data, expected["logits_causal"], true) < kLogitTolerance);
+    }
+  }
+
+  TEST_CASE("the two parts of mor's training loss are the reference's") {
+    for (const std::string name : {"mor", "mor_mlp_router"}) {
+      CAPTURE(name);
+      const Json expected = oracle_values(name)["gradients"];
+      const auto loss_at_weight = [&](double weight) {
+        Json config = read_json((oracle(name) / "config.json").string());
+        config["router_aux_weight"] = weight;
+        const auto model = make_model(config, name);
+        model->params().allocate(cpu(), DType::f64);
+        load_parameters(model->params(), oracle(name) / "model.safetensors");
+        const TokenData data = oracle_tokens(name, model->config().vocab_size);
+        const TrainingOrder order{
+            .kind = DataOrder::sequential, .context_length = model->config().context_length, .batch_size = 2};
+        const Batch batch = training_batch(data, order, 0, 0, cpu());
+        return host_values(model->loss(batch.tokens, batch.targets, model->depths().full, {}).value())[0];
+      };
+      const double cross_entropy = loss_at_weight(0);
+      CHECK(std::abs(cross_entropy - expected["ce"].get<double>()) < 1e-8);
+      CHECK(std::abs(loss_at_weight(1) - cross_entropy - expected["aux"].get<double>()) < 1e-8);
     }
   }
 
@@ -225,7 +267,8 @@ TEST_SUITE("train") {
       std::vector<std::int32_t> ids(T);
       oracle_tokens(name, model->config().vocab_size).read(0, ids);
       const auto logits = [&] {
-        return host_values(model->logits(model->hidden(tokens_of(ids), model->depths().full, {}).value()));
+        const Pass pass{.causal_routing = true};  // top-k would choose by what comes later
+        return host_values(model->logits(model->hidden(tokens_of(ids), model->depths().full, pass).value()));
       };
       const std::vector<double> before = logits();
       for (const std::int64_t t : {std::int64_t{1}, T / 2, T - 1}) {

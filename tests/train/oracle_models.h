@@ -18,8 +18,8 @@ namespace grt::test {
 inline constexpr double kLossTolerance = 2e-5, kLogitTolerance = 2e-4;
 
 inline const std::vector<std::string> kOracleModels = {
-    "dense", "dense_bias_tanh", "grt", "grt_concat_norm", "grt_no_gate", "grt_no_injection", "grt_no_prelude", "rrt",
-    "ouro"};
+    "dense",          "dense_bias_tanh", "grt", "grt_concat_norm", "grt_no_gate", "grt_no_injection",
+    "grt_no_prelude", "poisson",         "mor", "mor_mlp_router",  "rrt",         "ouro"};
 
 inline std::filesystem::path oracle(const std::string& model) { return fixture("oracle/" + model); }
 inline Json oracle_values(const std::string& model) { return read_json((oracle(model) / "expected.json").string()); }
