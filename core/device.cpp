@@ -1,5 +1,7 @@
 #include "core/device.h"
 
+#include <new>
+
 #include "core/error.h"
 
 namespace grt {
@@ -37,7 +39,12 @@ void* Device::take(std::size_t bytes) {
 void Device::give_back(void* p, std::size_t bytes) noexcept {
   const std::size_t size = round_up(bytes);
   in_use_ -= size;
-  idle_[size].push_back(p);
+  try {
+    idle_[size].push_back(p);
+  } catch (const std::bad_alloc&) {  // no memory to remember the block by
+    system_free(p, size);
+    reserved_ -= size;
+  }
 }
 
 void Device::release_idle() noexcept {

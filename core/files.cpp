@@ -66,6 +66,26 @@ void write_all(int fd, const char* data, std::size_t bytes, const fs::path& path
 
 fs::path directory_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
+fs::path canonical_form(const fs::path& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error), form = fs::weakly_canonical(whole, error);
+  return error ? whole.lexically_normal() : form;
+}
+
+// Does `path` lead through /proc, as /dev/stdout and /dev/fd/1 do? What such a link names may be a regular file that
+// another process has open: it must not be replaced.
+bool names_open_file(fs::path path) {
+  constexpr int kMostLinks = 40;  // the system's own limit
+  std::error_code none;
+  for (int i = 0; i < kMostLinks; ++i) {
+    const fs::path directory = canonical_form(directory_of(path));
+    if (directory.string().starts_with("/proc/")) return true;
+    if (!fs::is_symlink(fs::symlink_status(path, none))) return false;
+    path = directory / fs::read_symlink(path, none);
+  }
+  return false;
+}
+
 }  // namespace
 
 FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
@@ -73,8 +93,8 @@ FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
   std::error_code none;
   const fs::file_status status = fs::status(path_, none);
   check(!fs::is_directory(status), "{}: a file is expected, this is a directory", path_.string());
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    fd_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  if ((fs::exists(status) && !fs::is_regular_file(status)) || names_open_file(path_)) {
+    fd_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   } else {
     if (fs::is_symlink(fs::symlink_status(path_, none)) && fs::exists(status)) path_ = fs::canonical(path_, none);
     temporary_ = directory_of(path_) / fmt::format(".{}.tmp-{}", path_.filename().string(), getpid());
@@ -85,13 +105,12 @@ FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
 }
 
 FileWriter::~FileWriter() {
-  if (fd_ < 0) return;
-  close(fd_);
+  if (fd_ >= 0) close(fd_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
 void FileWriter::write(const void* data, std::size_t bytes) {
-  check(fd_ >= 0, "{}: written to after commit", path_.string());
+  check(fd_ >= 0, "{}: written to after its end", path_.string());
   const char* bytes_in = static_cast<const char*>(data);
   if (buffer_.size() + bytes > kBuffer) flush();
   if (bytes > kBuffer) {
@@ -107,16 +126,22 @@ void FileWriter::flush() {
   buffer_.clear();
 }
 
-void FileWriter::commit() {
-  check(fd_ >= 0, "{}: committed twice", path_.string());
+void FileWriter::finish() {
+  check(fd_ >= 0, "{}: finished twice", path_.string());
   flush();
-  if (!temporary_.empty()) {
-    if (fsync(fd_) != 0) fail_with_errno(path_, "flush to the disk");
-    if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno(path_, "put in place");
-    temporary_.clear();
-    sync_directory(directory_of(path_));
-  }
+  buffer_.shrink_to_fit();
+  if (!temporary_.empty() && fsync(fd_) != 0) fail_with_errno(path_, "flush to the disk");
   if (close(std::exchange(fd_, -1)) != 0) fail_with_errno(path_, "close");
+}
+
+void FileWriter::commit() {
+  check(!committed_, "{}: committed twice", path_.string());
+  if (fd_ >= 0) finish();
+  committed_ = true;
+  if (temporary_.empty()) return;
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno(path_, "put in place");
+  temporary_.clear();
+  sync_directory(directory_of(path_));
 }
 
 void write_file(const fs::path& path, std::string_view content) {
@@ -154,6 +179,37 @@ void sync_directory(const fs::path& path) {
   if (directory.fd < 0) fail_with_errno(path, "open the directory");
   // EINVAL: this file system has no such call, and nothing better to offer.
   if (fsync(directory.fd) != 0 && errno != EINVAL) fail_with_errno(path, "flush the directory to the disk");
+}
+
+bool same_place(const fs::path& a, const fs::path& b) {
+  std::error_code missing;
+  return fs::equivalent(a, b, missing) || canonical_form(a) == canonical_form(b);
+}
+
+bool lies_in(const fs::path& path, const fs::path& directory) {
+  const fs::path inner = canonical_form(path), outer = canonical_form(directory);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+OpenFile::OpenFile(fs::path path) : path_(std::move(path)) { fd_ = open_regular(path_, size_); }
+
+OpenFile::~OpenFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+OpenFile::OpenFile(OpenFile&& other) noexcept
+    : path_(std::move(other.path_)), size_(other.size_), fd_(std::exchange(other.fd_, -1)) {}
+
+void OpenFile::read(std::uint64_t offset, void* to, std::size_t bytes) const {
+  for (char* next = static_cast<char*>(to); bytes > 0;) {
+    const ssize_t n = pread(fd_, next, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_with_errno(path_, "read");
+    check(n > 0, "{}: ends at byte {} or before, but had {} bytes when it was opened", path_.string(), offset, size_);
+    next += n;
+    offset += static_cast<std::uint64_t>(n);
+    bytes -= static_cast<std::size_t>(n);
+  }
 }
 
 MappedFile::MappedFile(const fs::path& path) {

@@ -2,9 +2,11 @@
 #include "core/main.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -23,6 +25,14 @@ void occupy_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
   }
+}
+
+// Token files stay open while they are read, and a corpus may have more of them than the usual 1024.
+void allow_many_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
 }
 
 void flush_stdout() {
@@ -47,6 +57,8 @@ void report(const char* program, std::string text) noexcept {
 
 int run_main(const char* program, const std::function<int()>& body) noexcept {
   occupy_standard_streams();
+  allow_many_files();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` is then an error like that of a full disk
   try {
     const int code = body();
     flush_stdout();

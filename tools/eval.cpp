@@ -1,9 +1,11 @@
 // eval: the loss of a checkpoint on a token file or a text, at any of its depths.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numbers>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/flags.h"
 #include "core/main.h"
@@ -59,14 +61,25 @@ void probe_output(const std::string& path) {
   const FileWriter probe(path);
 }
 
+// A result must not replace what it is computed from.
+void check_output(const char* flag, const std::string& output, const Options& options) {
+  const fs::path checkpoint = resolve_checkpoint(*options.checkpoint);
+  check(!lies_in(output, checkpoint), "{}: {} lies in the checkpoint {}", flag, output, checkpoint.string());
+  const std::vector<std::string> inputs = options.data ? token_files(*options.data) : std::vector{*options.text};
+  for (const std::string& input : inputs)
+    check(!same_place(output, input), "{}: {} is the input {}", flag, output, input);
+  probe_output(output);
+}
+
 void check_flags(const Options& options) {
   check(options.checkpoint.has_value(), "--checkpoint: expected the directory of a checkpoint");
   check(options.data.has_value() != options.text.has_value(), "--data, --text: expected one of the two, {}",
         options.data ? "not both" : "neither is given");
   check(options.kv == "full", "--kv: must be full, not \"{}\"", options.kv);
-  check(!options.json || options.json != options.logits, "--json, --logits: both name {}", options.json.value_or(""));
-  if (options.json) probe_output(*options.json);
-  if (options.logits) probe_output(*options.logits);
+  check(!options.json || !options.logits || !same_place(*options.json, *options.logits),
+        "--json, --logits: both name {}", options.json.value_or(""));
+  if (options.json) check_output("--json", *options.json, options);
+  if (options.logits) check_output("--logits", *options.logits, options);
 }
 
 TokenData open_data(const Options& options, const BackboneConfig& config) {
@@ -92,7 +105,17 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
                     {{"depth", std::to_string(depth)}});
 }
 
-// Throws Error where a loss is not finite.
+void check_finite(const EvalResult& result, const std::string& data, const Params& params) {
+  const auto check_loss = [&](const std::string& name, double loss) {
+    if (std::isfinite(loss)) return;
+    const std::string weight = first_bad_weight(params);
+    fail("{}: {} is {}; {}", data, name, loss,
+         weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+  };
+  for (const auto& [at, loss] : result.by_depth) check_loss(fmt::format("the loss at depth {}", at), loss.mean);
+  for (const auto& [name, loss] : result.further) check_loss(name, loss.mean);
+}
+
 EvalResult evaluate_shown(const LanguageModel& model, const TokenData& data, EvalOptions eval) {
   Progress progress(2);
   eval.progress = [&](std::int64_t done, std::int64_t all) {
@@ -100,11 +123,7 @@ EvalResult evaluate_shown(const LanguageModel& model, const TokenData& data, Eva
     return true;
   };
   const EvalResult result = evaluate(model, data, eval);
-  for (const auto& [at, loss] : result.by_depth)
-    check(std::isfinite(loss.mean), "{}: the loss at depth {} is {}; {}", data.name(), at, loss.mean,
-          first_bad_weight(model.params()));
-  for (const auto& [name, loss] : result.further)
-    check(std::isfinite(loss.mean), "{}: {} is {}; {}", data.name(), name, loss.mean, first_bad_weight(model.params()));
+  check_finite(result, data.name(), model.params());
   return result;
 }
 
@@ -174,11 +193,11 @@ int run(int argc, char** argv) {
   check_options(*model, eval);
   const TokenData data = open_data(options, model->config());
 
-  if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
   const EvalResult result = evaluate_shown(*model, data, eval);
   const bool routed = model->config().architecture == "mor";  // by top-k, which looks ahead: also causally
   eval.causal_routing = true;
   const EvalResult causal = routed ? evaluate_shown(*model, data, eval) : EvalResult{};
+  if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
 
   const bool bytes = model->config().tokenizer == "bytes";
   fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
@@ -188,6 +207,7 @@ int run(int argc, char** argv) {
     fmt::print("with causal routing, as in generation:\n");
     print_table(causal, bytes);
   }
+  std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
   if (options.json) {
     Json json = report(options, *model, result, depth, bytes, device_flags);
     if (routed) {

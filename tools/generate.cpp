@@ -158,20 +158,20 @@ int run(int argc, char** argv) {
   flags.add(device_flags);
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options);
-  check_sampling(sampling);
+  const DecodeOptions decode{.depth = options.depth, .slide = options.overflow == "slide", .seed = sampling.seed};
+  GenerateOptions generation{
+      .tokens = options.tokens, .samples = options.samples, .sampling = sampling, .decode = decode};
+  check_generation(generation);
 
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const std::vector<int> prompt = prompt_of(options, model->config());
-  const DecodeOptions decode{.depth = options.depth, .slide = options.overflow == "slide", .seed = sampling.seed};
   if (options.score_ids) {
     for (const double logprob : score(*model, prompt, parse_ids("--score-ids", *options.score_ids), decode))
       fmt::print("{}\n", logprob);
     return 0;
   }
 
-  GenerateOptions generation{
-      .tokens = options.tokens, .samples = options.samples, .sampling = sampling, .decode = decode};
   const bool numbers = options.print_ids || options.print_logprobs;
   if (options.stop_at_end && (!numbers || flags.given("stop-at-end")))
     generation.stop_id = make_tokenizer(model->config().tokenizer)->end_of_document();

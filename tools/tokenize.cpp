@@ -59,6 +59,8 @@ SpecialText special_text(const std::string& name) {
   fail("--special: expected ordinary, allow or error, not \"{}\"", name);
 }
 
+TokenOutput output_of(const Options& o) { return {*o.output, o.val_output, o.val_fraction, o.shard_tokens}; }
+
 void check_encoding(const Options& options, const Flags& flags) {
   check(!options.input.empty(), "--input: expected the files to read (or --decode with a token file)");
   check(options.output.has_value(), "--output: expected the token file to write");
@@ -69,12 +71,8 @@ void check_encoding(const Options& options, const Flags& flags) {
   if (options.shard_tokens)
     check(*options.shard_tokens >= 1 && *options.shard_tokens <= kMost, "--shard-tokens: expected 1 to {}, not {}",
           kMost, *options.shard_tokens);
-  for (const std::string& input : options.input) {
-    for (const std::string& output : {*options.output, options.val_output.value_or(*options.output)}) {
-      std::error_code missing;
-      check(!fs::equivalent(input, output, missing), "{}: is both input and output", input);
-    }
-  }
+  for (const std::string& input : options.input)
+    check(!replaces(output_of(options), input), "{}: is both input and output", input);
 }
 
 struct Totals {
@@ -125,7 +123,7 @@ void encode_files(const Options& options, const Flags& flags) {
   const SpecialText special = special_text(options.special);
   const auto tokenizer = make_tokenizer(options.tokenizer);
   TextSource source(options.input);
-  TokenWriter writer({*options.output, options.val_output, options.val_fraction, options.shard_tokens});
+  TokenWriter writer(output_of(options));
   Encoder encoder(*tokenizer, special, [&](std::span<const int> ids) { writer.write(ids); });
 
   const Totals totals = encode_documents(source, encoder, tokenizer->end_of_document(), writer);
@@ -149,8 +147,8 @@ std::span<const std::uint16_t> ids_of(const std::string& name, std::span<const s
 }
 
 void write_out(std::string_view bytes) {
-  check(std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size() && std::fflush(stdout) == 0,
-        "standard output: cannot be written: {}", std::strerror(errno));
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size() && std::fflush(stdout) == 0;
+  check(written, "standard output: cannot be written: {}", std::strerror(errno));
 }
 
 void decode_file(const Options& options, const Flags& flags) {

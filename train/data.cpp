@@ -6,14 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "core/philox.h"
 
 namespace grt {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they lie: little-endian");
+static_assert(std::endian::native == std::endian::little, "token files are read as they lie: little-endian");
 
 namespace {
 
@@ -58,23 +57,6 @@ std::vector<std::string> files_matching(const std::string& pattern) {
   return paths;
 }
 
-// Sorted by bytes, whatever the locale.
-std::vector<std::string> token_files(const std::string& where) {
-  std::error_code error;
-  const fs::file_status status = fs::status(where, error);
-  std::vector<std::string> paths;
-  if (fs::is_directory(status)) {
-    paths = files_in(where);
-  } else if (!fs::exists(status) && where.find_first_of("*?[") != std::string::npos) {
-    paths = files_matching(where);
-  } else {
-    paths = {where};
-  }
-  std::sort(paths.begin(), paths.end());
-  if (fs::is_directory(status)) check_unmixed(where, paths);
-  return paths;
-}
-
 // Does a file without the magic carry a header all the same? Its third word then counts the ids, of 2 or 4 bytes, that
 // follow, and zeros fill the rest: no run of text begins so.
 bool header_of_another_kind(const Header& header, std::size_t file_bytes) {
@@ -83,45 +65,42 @@ bool header_of_another_kind(const Header& header, std::size_t file_bytes) {
   return padded && header[0] != 0 && (2 * count == payload || 4 * count == payload);
 }
 
-// The ids of a token file: what follows its header, or all of it.
-std::span<const std::uint16_t> ids_of(const std::string& path, std::span<const std::byte> bytes) {
-  check(!bytes.empty(), "{}: the file is empty", path);
+// How many bytes stand before the ids of a token file: those of its header, or none.
+std::uint64_t header_bytes(const OpenFile& file) {
+  const std::string path = file.path().string();
+  check(file.size() > 0, "{}: the file is empty", path);
   Header header{};
-  std::memcpy(header.data(), bytes.data(), std::min(bytes.size(), kHeaderBytes));
-  std::size_t skip = 0;
+  file.read(0, header.data(), std::min<std::uint64_t>(file.size(), kHeaderBytes));
   if (header[0] == kShardMagic) {
-    check(bytes.size() >= kHeaderBytes, "{}: a shard's header takes {} bytes, the file has {}", path, kHeaderBytes,
-          bytes.size());
+    check(file.size() >= kHeaderBytes, "{}: a shard's header takes {} bytes, the file has {}", path, kHeaderBytes,
+          file.size());
     check(header[1] == kShardVersion, "{}: shard version is {}, expected {}", path, header[1], kShardVersion);
     const std::int64_t expected = static_cast<std::int64_t>(kHeaderBytes) + 2 * std::int64_t{header[2]};
-    check(expected == static_cast<std::int64_t>(bytes.size()),
+    check(expected == static_cast<std::int64_t>(file.size()),
           "{}: the header counts {} tokens, which makes {} bytes with the header, but the file has {}", path, header[2],
-          expected, bytes.size());
-    skip = kHeaderBytes;
-  } else {
-    check(bytes.size() < kHeaderBytes || !header_of_another_kind(header, bytes.size()),
-          "{}: begins with a shard header of another kind: its magic is {}, expected {} (uint16 ids)", path, header[0],
-          kShardMagic);
-    check(bytes.size() % 2 == 0,
-          "{}: has {} bytes, but uint16 ids take an even number (looks like a headerless file: it begins with {}, not "
-          "with the magic {} of a shard)",
-          path, bytes.size(), header[0], kShardMagic);
+          expected, file.size());
+    return kHeaderBytes;
   }
-  return {reinterpret_cast<const std::uint16_t*>(bytes.data() + skip), (bytes.size() - skip) / 2};
+  check(file.size() < kHeaderBytes || !header_of_another_kind(header, file.size()),
+        "{}: begins with a shard header of another kind: its magic is {}, expected {} (uint16 ids)", path, header[0],
+        kShardMagic);
+  check(file.size() % 2 == 0,
+        "{}: has {} bytes, but uint16 ids take an even number (looks like a headerless file: it begins with {}, not "
+        "with the magic {} of a shard)",
+        path, file.size(), header[0], kShardMagic);
+  return 0;
 }
 
-// A largest id per block first, a loop that compiles to vector code; the position only where that is too large.
-void check_ids(const std::string& name, std::span<const std::uint16_t> ids, std::int64_t vocab_size) {
-  constexpr std::size_t kBlock = 1 << 16;
-  for (std::size_t begin = 0; begin < ids.size(); begin += kBlock) {
-    const auto block = ids.subspan(begin, std::min(kBlock, ids.size() - begin));
-    std::uint16_t largest = 0;
-    for (const std::uint16_t id : block) largest = std::max(largest, id);
-    if (largest < vocab_size) continue;
-    const auto bad = std::find_if(block.begin(), block.end(), [&](std::uint16_t id) { return id >= vocab_size; });
-    fail("{}: id {} at offset {} (in tokens) is not below the vocabulary size {}", name, *bad,
-         begin + static_cast<std::size_t>(bad - block.begin()), vocab_size);
-  }
+// `begin` is the offset of the first of the ids. The largest first, by a loop that compiles to vector code; the
+// position only where that is too large.
+void check_ids(const std::string& name, std::int64_t begin, std::span<const std::uint16_t> ids,
+               std::int64_t vocab_size) {
+  std::uint16_t largest = 0;
+  for (const std::uint16_t id : ids) largest = std::max(largest, id);
+  if (largest < vocab_size) return;
+  const auto bad = std::find_if(ids.begin(), ids.end(), [&](std::uint16_t id) { return id >= vocab_size; });
+  fail("{}: id {} at offset {} (in tokens) is not below the vocabulary size {}", name, *bad,
+       begin + (bad - ids.begin()), vocab_size);
 }
 
 // Row b holds the T + 1 ids from begins[b] on, as inputs and, one later, as targets.
@@ -140,30 +119,55 @@ Batch batch_of(const TokenData& data, std::span<const std::int64_t> begins, std:
 
 }  // namespace
 
+std::vector<std::string> token_files(const std::string& where) {
+  std::error_code error;
+  const fs::file_status status = fs::status(where, error);
+  std::vector<std::string> paths;
+  if (fs::is_directory(status)) {
+    paths = files_in(where);
+  } else if (!fs::exists(status) && where.find_first_of("*?[") != std::string::npos) {
+    paths = files_matching(where);
+  } else {
+    paths = {where};
+  }
+  std::sort(paths.begin(), paths.end());  // by bytes, whatever the locale
+  if (fs::is_directory(status)) check_unmixed(where, paths);
+  return paths;
+}
+
 TokenData::TokenData(std::string name, std::int64_t vocab_size) : name_(std::move(name)), vocab_size_(vocab_size) {}
 
 TokenData TokenData::open(const std::string& where, std::int64_t vocab_size) {
   TokenData data(where, vocab_size);
-  for (const std::string& path : token_files(where)) {
-    data.files_.emplace_back(path);
-    data.append(path, ids_of(path, data.files_.back().bytes()));
-  }
+  for (const std::string& path : token_files(where)) data.append(OpenFile(path));
   data.check_predictable();
   return data;
 }
 
 TokenData TokenData::of(std::vector<std::uint16_t> ids, std::string name, std::int64_t vocab_size) {
   TokenData data(std::move(name), vocab_size);
+  check_ids(data.name_, 0, ids, vocab_size);
+  data.size_ = static_cast<std::int64_t>(ids.size());
   data.own_ = std::move(ids);
-  data.append(data.name_, data.own_);
   data.check_predictable();
   return data;
 }
 
-void TokenData::append(const std::string& piece_name, std::span<const std::uint16_t> ids) {
-  check_ids(piece_name, ids, vocab_size_);
-  pieces_.push_back({size_, ids});
-  size_ += static_cast<std::int64_t>(ids.size());
+void TokenData::append(OpenFile file) {
+  const std::uint64_t skip = header_bytes(file);
+  const auto count = static_cast<std::int64_t>((file.size() - skip) / 2);
+  pieces_.push_back({std::move(file), skip, size_, count});
+  size_ += count;
+  std::vector<std::uint16_t> block(1 << 16);
+  for (std::int64_t begin = 0; begin < count; begin += static_cast<std::int64_t>(block.size())) {
+    block.resize(std::min(block.size(), static_cast<std::size_t>(count - begin)));
+    read(pieces_.back(), begin, block);
+  }
+}
+
+void TokenData::read(const Piece& piece, std::int64_t begin, std::span<std::uint16_t> to) const {
+  piece.file.read(piece.header_bytes + 2 * static_cast<std::uint64_t>(begin), to.data(), to.size_bytes());
+  check_ids(piece.file.path().string(), begin, to, vocab_size_);
 }
 
 void TokenData::check_predictable() const {
@@ -174,14 +178,20 @@ void TokenData::read(std::int64_t begin, std::span<std::int32_t> to) const {
   const auto count = static_cast<std::int64_t>(to.size());
   check(begin >= 0 && begin <= size_ - count, "{}: tokens [{}, {}) are not within [0, {})", name_, begin, begin + count,
         size_);
+  if (pieces_.empty()) {
+    std::copy_n(own_.begin() + begin, count, to.begin());
+    return;
+  }
   auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), begin,
                                 [](std::int64_t at, const Piece& p) { return at < p.begin; }) -
                1;
+  std::vector<std::uint16_t> ids;
   for (; !to.empty(); ++piece) {
-    const auto rest = piece->ids.subspan(static_cast<std::size_t>(std::max(begin - piece->begin, std::int64_t{0})));
-    const std::size_t taken = std::min(rest.size(), to.size());
-    std::copy_n(rest.begin(), taken, to.begin());
-    to = to.subspan(taken);
+    const std::int64_t first = std::max(begin - piece->begin, std::int64_t{0});
+    ids.resize(std::min(to.size(), static_cast<std::size_t>(piece->size - first)));
+    read(*piece, first, ids);
+    std::copy(ids.begin(), ids.end(), to.begin());
+    to = to.subspan(ids.size());
   }
 }
 

@@ -1,4 +1,4 @@
-// Token files read in place, and which of their tokens a training step or an evaluation sees.
+// Token files, read a piece at a time, and which of their tokens a training step or an evaluation sees.
 // The orders are pure functions of position, so a resumed run needs no state and any number of ranks sees the same
 // data.
 #pragma once
@@ -19,34 +19,39 @@ inline constexpr std::int32_t kShardMagic = 20240520;
 inline constexpr std::int32_t kShardVersion = 1;
 inline constexpr std::size_t kShardHeaderWords = 256;
 
-// A stream of token ids, all of them below the vocabulary size: files mapped into memory, or ids handed over.
+// The token files that `where` names: a file, a directory (its *.bin files) or a glob; sorted by bytes.
+std::vector<std::string> token_files(const std::string& where);
+
+// A stream of token ids, all of them below the vocabulary size: files kept open, or ids handed over.
 class TokenData {
  public:
-  // `where` is a file, a directory (its *.bin files) or a glob; several files are one stream in the order of their
-  // names. Throws Error naming the file for anything that is not a whole token file, and for an id >= vocab_size.
+  // The files that `where` names are one stream. Throws Error naming the file for anything that is not a whole token
+  // file, and for an id >= vocab_size.
   static TokenData open(const std::string& where, std::int64_t vocab_size);
   static TokenData of(std::vector<std::uint16_t> ids, std::string name, std::int64_t vocab_size);
 
   std::int64_t size() const { return size_; }  // at least 2: something to predict
   const std::string& name() const { return name_; }
-  // Copies the ids from `begin` on into `to`, across files.
+  // Copies the ids from `begin` on into `to`, across files. Throws Error if a file has become shorter since, or holds
+  // other ids that are not below the vocabulary size.
   void read(std::int64_t begin, std::span<std::int32_t> to) const;
 
  private:
   struct Piece {
-    std::int64_t begin;  // index of its first id in the stream
-    std::span<const std::uint16_t> ids;
+    OpenFile file;
+    std::uint64_t header_bytes;
+    std::int64_t begin, size;  // the place of its ids in the stream
   };
 
   TokenData(std::string name, std::int64_t vocab_size);
-  void append(const std::string& piece_name, std::span<const std::uint16_t> ids);
+  void append(OpenFile file);
+  void read(const Piece& piece, std::int64_t begin, std::span<std::uint16_t> to) const;
   void check_predictable() const;
 
   std::string name_;
   std::int64_t vocab_size_, size_ = 0;
-  std::vector<MappedFile> files_;
+  std::vector<Piece> pieces_;  // empty: the ids are own_
   std::vector<std::uint16_t> own_;
-  std::vector<Piece> pieces_;
 };
 
 // Inputs are the ids [begin, begin + targets), targets the ids one later.

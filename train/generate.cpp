@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint32_t kSampleSite = 0x73616d70;  // "samp": no site of a model's noise or of the data
 constexpr std::int64_t kMostTokens = 1'000'000'000'000;
+constexpr int kMostSamples = 65536;
 
 double log_sum_exp(std::span<const double> logits, double largest) {
   double sum = 0;
@@ -56,11 +57,16 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-void check_sampling(const Sampling& s) {
+void check_generation(const GenerateOptions& options) {
+  const Sampling& s = options.sampling;
   check(std::isfinite(s.temperature) && s.temperature >= 0,
         "--temperature: must be a finite number from 0 on (0 is greedy), not {}", s.temperature);
   check(s.top_k >= 0, "--top-k: must be 0 (all tokens) or more, not {}", s.top_k);
   check(s.top_p > 0 && s.top_p <= 1, "--top-p: must be above 0 and at most 1, not {}", s.top_p);
+  check(options.tokens >= 0 && options.tokens <= kMostTokens, "--tokens: must be 0..{}, not {}", kMostTokens,
+        options.tokens);
+  check(options.samples >= 1 && options.samples <= kMostSamples, "--samples: must be 1..{}, not {}", kMostSamples,
+        options.samples);
 }
 
 NewToken choose(std::span<const double> logits, const Sampling& sampling, int sample, std::int64_t position) {
@@ -95,7 +101,7 @@ std::vector<double> Decoder::start(std::span<const int> prompt) {
   for (std::size_t i = 0; i < prompt.size(); ++i) check_id(prompt[i], static_cast<std::int64_t>(i));
   windows_ = {{prompt.begin(), prompt.end()}};
   dropped_ = 0;
-  while (drop_oldest()) continue;
+  drop_oldest();
   cache_.reset();
   return feed_last(static_cast<std::int64_t>(windows_[0].size()));
 }
@@ -163,13 +169,15 @@ void Decoder::check_finite(std::span<const double> logits) const {
        weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
 }
 
-// Half of a full context, so that its oldest tokens go a few times in a long text and not at each token.
+// Halves of a full context, as many as are needed, so that its oldest tokens go a few times in a long text and not at
+// each token.
 bool Decoder::drop_oldest() {
-  if (static_cast<std::int64_t>(windows_[0].size()) <= context_) return false;
+  const std::int64_t excess = static_cast<std::int64_t>(windows_[0].size()) - context_;
+  if (excess <= 0) return false;
   check(options_.slide, "the context is above the model's context_length {}", context_);
-  const std::int64_t half = (context_ + 1) / 2;
-  for (std::vector<int>& window : windows_) window.erase(window.begin(), window.begin() + half);
-  dropped_ += half;
+  const std::int64_t half = (context_ + 1) / 2, count = (excess + half - 1) / half * half;
+  for (std::vector<int>& window : windows_) window.erase(window.begin(), window.begin() + count);
+  dropped_ += count;
   return true;
 }
 
@@ -187,10 +195,7 @@ std::int64_t Decoder::cache_bytes() const {
 
 GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, const GenerateOptions& options,
                        const OnToken& on_token) {
-  check_sampling(options.sampling);
-  check(options.tokens >= 0 && options.tokens <= kMostTokens, "--tokens: must be 0..{}, not {}", kMostTokens,
-        options.tokens);
-  check(options.samples >= 1, "--samples: must be at least 1, not {}", options.samples);
+  check_generation(options);
   const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
   GenerateStats stats{.prompt_tokens = prompt_tokens};
   // The last token is chosen, not fed.

@@ -25,7 +25,6 @@ struct Sampling {
     v("seed", seed, "of the random choices, and of a poisson model's initial state");
   }
 };
-void check_sampling(const Sampling& sampling);  // throws Error naming the flag
 
 struct NewToken {
   int id;
@@ -77,6 +76,8 @@ struct GenerateOptions {
   DecodeOptions decode = {};
   std::optional<int> stop_id = {};  // ends a sample, and is no part of it
 };
+
+void check_generation(const GenerateOptions& options);  // throws Error naming the flag
 
 struct GenerateStats {
   std::int64_t prompt_tokens = 0, new_tokens = 0, cache_bytes = 0;

@@ -21,61 +21,58 @@ namespace {
 
 constexpr std::int64_t kBlock = 1 << 16;  // tokens copied at a time
 
+fs::path directory_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
 fs::path shard_path(const fs::path& output, std::int64_t shard) {
   const fs::path stem = output.extension() == ".bin" ? fs::path(output).replace_extension() : output;
   return fmt::format("{}_{:06}.bin", stem.string(), shard);
 }
 
-// One spelling for each place, whether there is a file or not.
-fs::path canonical_form(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path)); }
-
-// Files put in place one by one; unless all are, those that were are removed.
-class InPlace {
- public:
-  void commit(FileWriter& writer, const std::string& path) {
-    writer.commit();
-    paths_.push_back(path);
-  }
-  void keep() { paths_.clear(); }
-  ~InPlace() {
-    std::error_code ignored;
-    for (const std::string& path : paths_) fs::remove(path, ignored);
-  }
-
- private:
-  std::vector<std::string> paths_;
-};
+// Is `path` named like a shard of `output`, of whatever number?
+bool is_shard_of(const fs::path& output, const fs::path& path) {
+  const std::string name = path.filename(), digits = "000000", first = shard_path(output, 0).filename();
+  const std::string begin = first.substr(0, first.size() - digits.size() - std::strlen(".bin"));
+  return name.size() >= first.size() && name.starts_with(begin) && name.ends_with(".bin") &&
+         name.find_first_not_of("0123456789", begin.size()) == name.size() - std::strlen(".bin");
+}
 
 }  // namespace
+
+bool replaces(const TokenOutput& output, const fs::path& file) {
+  for (const fs::path& path : {output.train, output.validation.value_or(output.train)}) {
+    if (!output.shard_tokens) {
+      if (same_place(path, file)) return true;
+      continue;
+    }
+    std::error_code missing;
+    for (const auto& entry : fs::directory_iterator(directory_of(path), missing))
+      if (is_shard_of(path, entry.path()) && same_place(entry.path(), file)) return true;
+  }
+  return false;
+}
 
 class TokenWriter::Spool {
  public:
   explicit Spool(const fs::path& output) : output_(output.string()) {
-    const fs::path directory = output.has_parent_path() ? output.parent_path() : fs::path(".");
-    std::string name = (directory / ".tokens-XXXXXX").string();
+    std::string name = (directory_of(output) / ".tokens-XXXXXX").string();
     const int fd = mkstemp(name.data());
-    check(fd >= 0, "{}: cannot create a temporary file beside it: {}", output_, std::strerror(errno));
+    ensure(fd >= 0, "create");
     unlink(name.c_str());
     file_.reset(fdopen(fd, "w+b"));
   }
 
   void write(std::span<const std::uint16_t> ids) {
-    check(std::fwrite(ids.data(), sizeof ids[0], ids.size(), file_.get()) == ids.size(),
-          "{}: cannot write its temporary file: {}", output_, std::strerror(errno));
+    ensure(std::fwrite(ids.data(), sizeof ids[0], ids.size(), file_.get()) == ids.size(), "write");
   }
 
-  void rewind() {
-    check(std::fseek(file_.get(), 0, SEEK_SET) == 0, "{}: cannot write its temporary file: {}", output_,
-          std::strerror(errno));
-  }
+  void rewind() { ensure(std::fseek(file_.get(), 0, SEEK_SET) == 0, "write"); }
 
   // Moves the next `count` tokens to `to`.
   void copy(std::int64_t count, FileWriter& to) {
     std::vector<std::uint16_t> block(std::min(count, kBlock));
     while (count > 0) {
       const auto n = static_cast<std::size_t>(std::min(count, kBlock));
-      check(std::fread(block.data(), sizeof block[0], n, file_.get()) == n, "{}: cannot read its temporary file: {}",
-            output_, std::strerror(errno));
+      ensure(std::fread(block.data(), sizeof block[0], n, file_.get()) == n, "read");
       to.write(block.data(), n * sizeof block[0]);
       count -= static_cast<std::int64_t>(n);
     }
@@ -85,6 +82,12 @@ class TokenWriter::Spool {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
+
+  // The caller's condition is computed before errno is read here.
+  void ensure(bool ok, const char* doing) const {
+    check(ok, "{}: cannot {} its temporary file: {}", output_, doing, std::strerror(errno));
+  }
+
   std::string output_;
   std::unique_ptr<std::FILE, Close> file_;
 };
@@ -94,11 +97,11 @@ TokenWriter::TokenWriter(TokenOutput output) : output_(std::move(output)) {
   if (output_.validation) outputs.push_back(*output_.validation);
   for (fs::path& path : outputs) {
     if (output_.shard_tokens) path = shard_path(path, 0);
-    whole_.push_back(std::make_unique<FileWriter>(path));
+    writers_.push_back(std::make_unique<FileWriter>(path));
   }
-  check(outputs.size() == 1 || canonical_form(outputs[0]) != canonical_form(outputs[1]),
+  check(outputs.size() == 1 || !same_place(outputs[0], outputs[1]),
         "{}: training and validation tokens cannot go to the same file", outputs[0].string());
-  if (output_.shard_tokens) whole_.clear();  // that they could be made is all that was asked
+  if (output_.shard_tokens) writers_.clear();  // that they could be made is all that was asked
   if (output_.shard_tokens || output_.validation) spool_ = std::make_unique<Spool>(outputs[0]);
 }
 
@@ -113,7 +116,7 @@ void TokenWriter::write(std::span<const int> ids) {
     if (spool_)
       spool_->write({block.data(), part.size()});
     else
-      whole_[0]->write(block.data(), part.size() * sizeof block[0]);
+      writers_[0]->write(block.data(), part.size() * sizeof block[0]);
     ids = ids.subspan(part.size());
   }
 }
@@ -145,24 +148,22 @@ std::vector<TokenWriter::File> TokenWriter::plan() const {
   return files;
 }
 
+void TokenWriter::begin_shard(const File& file) {
+  const std::array<std::int32_t, kShardHeaderWords> header{kShardMagic, kShardVersion,
+                                                           static_cast<std::int32_t>(file.tokens)};
+  writers_.push_back(std::make_unique<FileWriter>(file.path));
+  writers_.back()->write(header.data(), sizeof header);
+}
+
 std::vector<TokenWriter::File> TokenWriter::finish() {
   const std::vector<File> files = plan();
-  InPlace in_place;
   if (spool_) spool_->rewind();
-  if (output_.shard_tokens) {
-    for (const File& file : files) {
-      FileWriter writer(file.path);
-      const std::array<std::int32_t, kShardHeaderWords> header{kShardMagic, kShardVersion,
-                                                               static_cast<std::int32_t>(file.tokens)};
-      writer.write(header.data(), sizeof header);
-      spool_->copy(file.tokens, writer);
-      in_place.commit(writer, file.path);
-    }
-  } else {
-    for (std::size_t i = 0; spool_ && i < files.size(); ++i) spool_->copy(files[i].tokens, *whole_[i]);
-    for (std::size_t i = 0; i < files.size(); ++i) in_place.commit(*whole_[i], files[i].path);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (output_.shard_tokens) begin_shard(files[i]);
+    if (spool_) spool_->copy(files[i].tokens, *writers_[i]);
+    writers_[i]->finish();
   }
-  in_place.keep();
+  for (const auto& writer : writers_) writer->commit();
   return files;
 }
 

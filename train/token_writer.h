@@ -23,6 +23,9 @@ struct TokenOutput {
   std::optional<std::int64_t> shard_tokens;
 };
 
+// Is `file` one that the output would replace? Of shards there may be any number.
+bool replaces(const TokenOutput& output, const fs::path& file);
+
 class TokenWriter {
  public:
   // Throws Error if an output cannot be made, before there is anything to put there.
@@ -38,7 +41,7 @@ class TokenWriter {
     std::string path;
     std::int64_t tokens;
   };
-  // Puts all files in place and returns them. Throws Error, after removing those already in place, if one cannot be
+  // Writes all files, then puts them in place, and returns them. Throws Error, leaving what was there, if one cannot be
   // written, or if a part would have no token, or if shards of an earlier run would remain after the last new one.
   std::vector<File> finish();
 
@@ -46,10 +49,11 @@ class TokenWriter {
   class Spool;
 
   std::vector<File> plan() const;
+  void begin_shard(const File& file);
 
   TokenOutput output_;
   std::int64_t written_ = 0;
-  std::vector<std::unique_ptr<FileWriter>> whole_;  // the files without shards: train, validation
+  std::vector<std::unique_ptr<FileWriter>> writers_;  // of the files; those of shards are made at the end
   std::unique_ptr<Spool> spool_;  // the tokens as long as their file is not known: with validation, or shards
 };
 

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "core/error.h"
 
@@ -13,13 +14,14 @@ Scratch::~Scratch() { std::free(memory_); }
 
 void* Scratch::grown(std::size_t bytes) {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  if (bytes > bytes_) {
-    std::free(memory_);
-    bytes_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-    memory_ = std::aligned_alloc(kHugePage, bytes_);
-    check(memory_ != nullptr, "matmul: no memory for {} bytes of packed panels", bytes_);
-    madvise(memory_, bytes_, MADV_HUGEPAGE);  // advice only: nothing depends on its success
-  }
+  if (bytes <= bytes_) return memory_;
+  std::free(std::exchange(memory_, nullptr));
+  bytes_ = 0;
+  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  memory_ = std::aligned_alloc(kHugePage, rounded);
+  check(memory_ != nullptr, "matmul: no memory for {} bytes of packed panels", rounded);
+  bytes_ = rounded;
+  madvise(memory_, bytes_, MADV_HUGEPAGE);  // advice only: nothing depends on its success
   return memory_;
 }
 

@@ -61,6 +61,36 @@ TEST_SUITE("core") {
     CHECK(entries_in(dir.path) == 1);
   }
 
+  TEST_CASE("files that are all finished before the first is committed stay as they were if one fails") {
+    const TempDir dir;
+    write_file(dir / "f", "old");
+    {
+      FileWriter file(dir / "f"), full("/dev/full");
+      file.write("new");
+      full.write("new");
+      file.finish();
+      CHECK(error_of([&] { full.finish(); }) == "/dev/full: cannot write: No space left on device");
+      CHECK(read_file(dir / "f") == "old");
+    }
+    CHECK(read_file(dir / "f") == "old");
+    CHECK(entries_in(dir.path) == 1);
+  }
+
+  TEST_CASE("a finished file takes nothing more and is there after its commit") {
+    const TempDir dir;
+    for (const std::string& path : {(dir / "f").string(), std::string("/dev/null")}) {
+      FileWriter file(path);
+      file.write("new");
+      file.finish();
+      CHECK(error_of([&] { file.write("more"); }) == path + ": written to after its end");
+      CHECK(error_of([&] { file.finish(); }) == path + ": finished twice");
+      file.commit();
+      CHECK(error_of([&] { file.commit(); }) == path + ": committed twice");
+    }
+    CHECK(read_file(dir / "f") == "new");
+    CHECK(entries_in(dir.path) == 1);
+  }
+
   TEST_CASE("a full disk is an error that names the file, and the old file survives") {
     const TempDir dir;
     write_file(dir / "f", "old");
@@ -122,6 +152,62 @@ TEST_SUITE("core") {
   TEST_CASE("a device is written in place") {
     write_file("/dev/null", "x");
     CHECK(fs::is_character_file("/dev/null"));
+  }
+
+  TEST_CASE("another name of an open file is appended to and the file keeps its place") {
+    const TempDir dir;
+    write_file(dir / "f", "1");
+    const int fd = open((dir / "f").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    REQUIRE(fd >= 0);
+    const std::string number = std::to_string(fd);
+    fs::create_symlink("/dev/fd/" + number, dir / "link");
+    write_file("/proc/self/fd/" + number, "2");
+    write_file("/dev/fd/" + number, "3");
+    write_file(dir / "link", "4");
+    CHECK(::write(fd, "5", 1) == 1);
+    close(fd);
+    CHECK(read_file(dir / "f") == "12345");
+    CHECK(fs::is_symlink(dir / "link"));
+    CHECK(entries_in(dir.path) == 2);
+  }
+
+  TEST_CASE("an open file is read in parts, also after it was replaced; where it became shorter is an error") {
+    const TempDir dir;
+    write_file(dir / "f", "0123456789");
+    OpenFile first(dir / "f");
+    const OpenFile file(std::move(first));
+    CHECK(file.size() == 10);
+    const auto part = [](const OpenFile& from, std::uint64_t offset, std::size_t bytes) {
+      std::string text(bytes, '?');
+      from.read(offset, text.data(), bytes);
+      return text;
+    };
+    CHECK(part(file, 3, 4) == "3456");
+    write_file(dir / "f", "other");
+    CHECK(part(file, 0, 10) == "0123456789");
+    const OpenFile other(dir / "f");
+    fs::resize_file(dir / "f", 2);
+    CHECK(part(other, 0, 2) == "ot");
+    CHECK(error_of([&] { part(other, 1, 4); }) ==
+          (dir / "f").string() + ": ends at byte 2 or before, but had 5 bytes when it was opened");
+    CHECK(contains(error_of([&] { OpenFile{dir.path}; }), "this is a directory"));
+  }
+
+  TEST_CASE("places are compared through spellings and links, whether there is a file or not") {
+    const TempDir dir;
+    fs::create_directory(dir / "sub");
+    write_file(dir / "f", "");
+    fs::create_symlink("f", dir / "link");
+    fs::create_symlink("sub", dir / "to_sub");
+    CHECK(same_place(dir / "f", dir / "sub/../f"));
+    CHECK(same_place(dir / "link", dir / "./f"));
+    CHECK(same_place(dir / "to_sub/new", dir / "sub/./new"));
+    CHECK(!same_place(dir / "f", dir / "sub/f"));
+    CHECK(!same_place(dir / "new", dir / "newer"));
+    CHECK(lies_in(dir / "to_sub/new", dir / "sub"));
+    CHECK(lies_in(dir / "sub/a/b", dir / "sub/"));
+    CHECK(!lies_in(dir / "sub/../new", dir / "sub"));
+    CHECK(!lies_in(dir / "subway", dir / "sub"));
   }
 
   TEST_CASE("only regular files are read, and a FIFO does not block") {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +80,34 @@ TEST_SUITE("core") {
     CHECK(closed.code == 1);
     CHECK(contains(closed.err, "tool: stdout: cannot write: "));
     CHECK(run_body([] { return 0; }, "/dev/full").code == 0);
+  }
+
+  TEST_CASE("a file that may not grow further is an error and leaves nothing behind") {
+    const TempDir dir;
+    const Seen seen = run_body([&] {
+      const rlimit small{4096, 4096};
+      setrlimit(RLIMIT_FSIZE, &small);
+      write_file(dir / "f", std::string(10'000, 'x'));
+      return 0;
+    });
+    CHECK(seen.code == 1);
+    CHECK(seen.err == "tool: " + (dir / "f").string() + ": cannot write: File too large\n");
+    CHECK(fs::is_empty(dir.path));
+  }
+
+  TEST_CASE("as many files may be open as the system allows") {
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit few{40, before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    const Seen seen = run_body([] {
+      int opened = 0;
+      while (opened < 100 && dup(2) >= 0) ++opened;
+      fmt::print("{}", opened);
+      return 0;
+    });
+    setrlimit(RLIMIT_NOFILE, &before);
+    CHECK(seen.out == "100");
   }
 
   TEST_CASE("with stdout closed, a file that is opened does not take its place") {

@@ -162,13 +162,60 @@ TEST_SUITE("tools") {
   TEST_CASE("a checkpoint with weights that are not finite gives an error and no report") {
     const TempDir dir;
     write_spoiled("grt", dir / "bad", "core.0.attn.c_proj.weight", std::numeric_limits<float>::quiet_NaN());
-    const std::string json = (dir / "r.json").string();
-    const Outcome outcome = run_tool("eval", {"--checkpoint", (dir / "bad").string(), "--data",
-                                              (oracle("grt") / "tokens.bin").string(), "--json", json});
+    const std::string json = (dir / "r.json").string(), logits = (dir / "l.safetensors").string();
+    const auto run = [&](const char* checkpoint) {
+      return run_tool("eval", {"--checkpoint", (dir / checkpoint).string(), "--data",
+                               (oracle("grt") / "tokens.bin").string(), "--json", json, "--logits", logits});
+    };
+    const Outcome outcome = run("bad");
     CHECK(outcome.code == 1);
     CHECK(contains(outcome.err, "the loss at depth 3 is nan"));
     CHECK(contains(outcome.err, "core.0.attn.c_proj.weight"));
     CHECK(!std::filesystem::exists(json));
+    CHECK(!std::filesystem::exists(logits));
+
+    write_spoiled("grt", dir / "large", "ln_f.weight", std::numeric_limits<float>::max());
+    CHECK(contains(run("large").err, "; all weights are finite\n"));
+  }
+
+  TEST_CASE("eval replaces nothing that it reads, and neither of its results by the other") {
+    const TempDir dir;
+    const std::string checkpoint = (dir / "C").string(), data = (dir / "x.bin").string();
+    const std::string weights = checkpoint + "/model.safetensors", text = (dir / "x.txt").string();
+    std::filesystem::copy(oracle("grt"), checkpoint);
+    std::filesystem::copy(checkpoint + "/tokens.bin", data);
+    std::filesystem::create_symlink(weights, dir / "link");
+    write_file(text, "text");
+    const std::string weights_before = read_file(weights), data_before = read_file(data);
+    const std::vector<std::string> on_data = {"--data", data}, on_text = {"--text", text};
+    const struct {
+      std::vector<std::string> input, output;
+      std::string says;
+    } rows[] = {
+        {on_data, {"--json", data}, "--json: " + data + " is the input " + data},
+        {{"--data", (dir / "*.bin").string()}, {"--logits", (dir / "C/../x.bin").string()}, "is the input " + data},
+        {{"--data", dir.path.string()}, {"--json", data}, "is the input " + data},
+        {on_text, {"--json", text}, "--json: " + text + " is the input " + text},
+        {on_data, {"--logits", weights}, "--logits: " + weights + " lies in the checkpoint " + checkpoint},
+        {on_data, {"--logits", (dir / "link").string()}, "lies in the checkpoint " + checkpoint},
+        {on_data, {"--json", checkpoint + "/config.json"}, "config.json lies in the checkpoint"},
+        {on_data, {"--json", (dir / "o").string(), "--logits", (dir / "./o").string()}, "--json, --logits: both name"},
+    };
+    for (const auto& row : rows) {
+      CAPTURE(row.says);
+      std::vector<std::string> arguments = {"--checkpoint", checkpoint};
+      arguments.insert(arguments.end(), row.input.begin(), row.input.end());
+      arguments.insert(arguments.end(), row.output.begin(), row.output.end());
+      const Outcome outcome = run_tool("eval", arguments);
+      CHECK(outcome.code == 1);
+      CHECK(outcome.out.empty());
+      CAPTURE(outcome.err);
+      CHECK(contains(outcome.err, row.says));
+    }
+    CHECK(read_file(weights) == weights_before);
+    CHECK(read_file(data) == data_before);
+    CHECK(read_file(text) == "text");
+    CHECK(!std::filesystem::exists(dir / "o"));
   }
 
   TEST_CASE("eval ends with one line that names the cause") {

@@ -224,7 +224,9 @@ TEST_SUITE("tools") {
         {{"--checkpoint", grt, "--prompt-ids", "1", "--top-k", "-1"}, "--top-k: must be 0 (all tokens) or more"},
         {{"--checkpoint", grt, "--prompt-ids", "1", "--top-p", "0"}, "--top-p: must be above 0 and at most 1, not 0"},
         {{"--checkpoint", grt, "--prompt-ids", "1", "--seed", "-1"}, "--seed: expected a whole number from 0 on"},
-        {{"--checkpoint", grt, "--prompt-ids", "1", "--samples", "0", "--print-ids"}, "--samples: must be at least 1"},
+        {{"--checkpoint", grt, "--prompt-ids", "1", "--samples", "0", "--print-ids"}, "--samples: must be 1..65536"},
+        {{"--checkpoint", grt, "--prompt-ids", "1", "--samples", "2147483647"},
+         "--samples: must be 1..65536, not 2147483647"},
         {{"--checkpoint", grt, "--prompt-ids", "1", "--tokens", "-1", "--print-ids"}, "--tokens: must be 0.."},
         {{"--checkpoint", (dir / "nan").string(), "--prompt-ids", "1", "--print-ids", "--tokens", "3"}, "wpe.weight"},
     };

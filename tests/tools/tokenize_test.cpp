@@ -106,6 +106,35 @@ TEST_SUITE("tools") {
     return usage;
   }
 
+  // Lets no file of a child grow beyond 64 KiB: a full disk.
+  struct SmallDisk {
+    rlimit before{};
+    SmallDisk() {
+      getrlimit(RLIMIT_FSIZE, &before);
+      const rlimit small{64 << 10, before.rlim_max};
+      setrlimit(RLIMIT_FSIZE, &small);
+    }
+    ~SmallDisk() { setrlimit(RLIMIT_FSIZE, &before); }
+  };
+
+  // What `tokenize --decode file > /dev/full` says.
+  std::string error_of_decoding_to_full(const std::string& file) {
+    const TempDir dir;
+    const std::string errors = put(dir, "err", "");
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(open("/dev/full", O_WRONLY), 1);
+      dup2(open(errors.c_str(), O_WRONLY), 2);
+      execl((std::string(GRT_BIN_DIR) + "/tokenize").c_str(), "tokenize", "--decode", file.c_str(), nullptr);
+      _exit(127);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 1);
+    return read_file(errors);
+  }
+
   // English-like text with a few other scripts.
   std::string prose(std::size_t bytes) {
     const char* words[] = {"the ",
@@ -255,9 +284,74 @@ TEST_SUITE("tools") {
     write_file(output, "old");
     CHECK(tokenize(missing).code == 1);
     CHECK(read_file(output) == "old");
+    for (const std::string& content : {prose(3000000), std::string("short")}) {
+      put(dir, "in.txt", content);
+      const Outcome failed = tokenize(full);
+      CHECK(failed.code == 1);
+      CHECK(failed.err == "tokenize: /dev/full: cannot write: No space left on device\n");
+      CHECK(read_file(output) == "old");
+    }
     CHECK(tokenize({"--input", input, dir / "late.txt", "--output", output}).code == 1);
     CHECK(read_file(output) == "old");
     CHECK(names_in(dir.path) == std::vector<std::string>{"in.txt", "train.bin"});
+  }
+
+  TEST_CASE("shards of which one cannot be written leave the earlier ones as they were") {
+    const TempDir dir;
+    const std::string input = put(dir, "in.txt", "some text");
+    put(dir, "a_000000.bin", "old");
+    std::filesystem::create_directory(dir / "a_000001.bin");
+    const Outcome failed = tokenize({"--input", input, "--output", dir / "a.bin", "--shard-tokens", "5"});
+    CHECK(failed.code == 1);
+    CHECK(contains(failed.err, "a_000001.bin: a file is expected, this is a directory"));
+    CHECK(read_file(dir / "a_000000.bin") == "old");
+    CHECK(names_in(dir.path) == std::vector<std::string>{"a_000000.bin", "a_000001.bin", "in.txt"});
+  }
+
+  TEST_CASE("no output replaces an input, whatever their spelling and the number of the shard") {
+    const TempDir dir;
+    const std::string shard = put(dir, "a_000000.bin", "a text"), later = put(dir, "b_0000012.bin", "another");
+    std::filesystem::create_directory(dir / "sub");
+    std::filesystem::create_symlink(shard, dir / "link");
+    const struct {
+      std::string input;
+      std::vector<std::string> words;
+    } rows[] = {
+        {shard, {"--output", dir / "a.bin", "--shard-tokens", "10"}},
+        {shard, {"--output", dir / "sub/../a", "--shard-tokens", "10"}},
+        {dir / "link", {"--output", dir / "a.bin", "--shard-tokens", "10"}},
+        {later, {"--output", dir / "b.bin", "--shard-tokens", "10"}},
+        {shard, {"--output", dir / "o.bin", "--val-output", dir / "a.bin", "--shard-tokens", "10"}},
+        {shard, {"--output", dir / "o.bin", "--val-output", dir / "link"}},
+    };
+    for (const auto& row : rows) {
+      std::vector<std::string> words{"--input", row.input};
+      words.insert(words.end(), row.words.begin(), row.words.end());
+      const Outcome outcome = tokenize(words);
+      CAPTURE(outcome.err);
+      CHECK(outcome.code == 1);
+      CHECK(outcome.err == "tokenize: " + row.input + ": is both input and output\n");
+    }
+    CHECK(read_file(shard) == "a text");
+    CHECK(names_in(dir.path) == std::vector<std::string>{"a_000000.bin", "b_0000012.bin", "link", "sub"});
+    // Similar names are not those of shards.
+    put(dir, "a_1.bin", "a text");
+    CHECK(tokenize({"--input", dir / "a_1.bin", "--output", dir / "a.bin", "--shard-tokens", "10"}).code == 0);
+  }
+
+  TEST_CASE("a full disk is named with the system's reason, for the temporary file and standard output too") {
+    const TempDir dir;
+    const std::string input = put(dir, "in.txt", prose(300000)), output = dir / "t.bin";
+    {
+      const SmallDisk small;
+      const Outcome failed = tokenize({"--input", input, "--output", output, "--val-output", dir / "v.bin"});
+      CHECK(failed.code == 1);
+      CHECK(failed.err == "tokenize: " + output + ": cannot write its temporary file: File too large\n");
+    }
+    CHECK(names_in(dir.path) == std::vector<std::string>{"in.txt"});
+    REQUIRE(tokenize({"--input", input, "--output", output}).code == 0);
+    CHECK(error_of_decoding_to_full(output) ==
+          "tokenize: standard output: cannot be written: No space left on device\n");
   }
 
   TEST_CASE("a wrong flag, value, file or combination is one line that names it, and nothing is written") {

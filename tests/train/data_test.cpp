@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 
@@ -178,6 +179,28 @@ TEST_SUITE("train") {
     CHECK(contains(error_for(bytes_of({7})), "1 token(s)"));
     CHECK(contains(error_for(shard({})), "0 token(s)"));
     CHECK(contains(error_of([] { TokenData::of({}, "--text", 10); }), "--text: 0 token(s)"));
+  }
+
+  TEST_CASE("a token file that others shorten or overwrite is an error where it is read, and one removed is not") {
+    const test::TempDir dir;
+    const std::string shortened = dir / "a.bin", overwritten = dir / "b.bin", removed = dir / "c.bin";
+    for (const std::string& path : {shortened, overwritten}) write_file(path, shard(counting(10'000)));
+    write_file(removed, bytes_of(counting(10'000)));
+    const TokenData data = TokenData::open(dir.path, 10'000);
+    std::filesystem::resize_file(shortened, 1024 + 2 * 2000);
+    std::fstream(overwritten, std::ios::in | std::ios::out).seekp(1024 + 2 * 7000).write("\x11\x27", 2);  // 10001
+    std::filesystem::remove(removed);
+
+    std::vector<std::int32_t> ids(100);
+    data.read(1900, ids);
+    CHECK(ids == widened(counting(100, 1900)));
+    CHECK(error_of([&] { data.read(1950, ids); }) ==
+          shortened + ": ends at byte 5024 or before, but had 21024 bytes when it was opened");
+    CHECK(contains(error_of([&] { data.read(8000, ids); }), shortened + ": ends at byte 17024 or before"));
+    CHECK(error_of([&] { data.read(16'950, ids); }) ==
+          overwritten + ": id 10001 at offset 7000 (in tokens) is not below the vocabulary size 10000");
+    data.read(25'000, ids);
+    CHECK(ids == widened(counting(100, 5000)));
   }
 
   TEST_CASE("what is not there, or not a file, is named") {

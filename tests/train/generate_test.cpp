@@ -133,6 +133,17 @@ TEST_SUITE("train") {
     }
   }
 
+  // One half after another, each by moving all that follows, would take minutes.
+  TEST_CASE("a prompt of millions of tokens slides at once") {
+    const auto model = oracle_model("grt");
+    const std::int64_t n = 5'000'001, T = model->config().context_length, half = (T + 1) / 2;
+    std::vector<int> prompt(n);
+    for (std::int64_t i = 0; i < n; ++i) prompt[i] = static_cast<int>(i * i % 97);
+    const std::int64_t dropped = (n - T + half - 1) / half * half;
+    Decoder decoder(*model, {.slide = true}, n), fresh(*model, {}, T);
+    CHECK(decoder.start(prompt) == fresh.start(std::span(prompt).subspan(dropped)));
+  }
+
   TEST_CASE("generation past the context length slides when told and fails otherwise") {
     const auto model = oracle_model("grt");  // 30 positions
     CHECK(ids_of(continuation(*model, {1, 2, 3}, greedy(100, true, true))) ==
@@ -300,7 +311,8 @@ TEST_SUITE("train") {
         {"context_length is 30", {}, std::vector<int>(31, 1), {}, 1},
         {"depth -1", {}, {1}, -1},
         {"--tokens: must be 0..", {}, {1}, {}, -1},
-        {"--samples: must be at least 1, not 0", {}, {1}, {}, 1, 0},
+        {"--samples: must be 1..65536, not 0", {}, {1}, {}, 1, 0},
+        {"--samples: must be 1..65536, not 65537", {}, {1}, {}, 1, 65537},
     };
     for (const Row& row : rows) {
       CAPTURE(row.says);

@@ -126,7 +126,7 @@ TEST_SUITE("train") {
     CHECK(parse_depths("4,1,4,12", *model, "--d") == std::vector<int>{1, 4, 12});
     for (const char* bad : {"", "1,", ",1", "1,,2", "x", "1 2", "1.5", "99999999999"})
       CHECK(test::contains(test::error_of([&] { parse_depths(bad, *model, "--d"); }), "--d"));
-    CHECK(test::contains(test::error_of([&] { parse_depths("-1", *model, "--d"); }), "depth -1"));
+    CHECK(test::contains(test::error_of([&] { parse_depths("-1", *model, "--d"); }), "--d -1"));
   }
 }
 
