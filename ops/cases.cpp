@@ -15,8 +15,7 @@ using reference::Values;
 
 double count(const Shape& s) { return static_cast<double>(s.numel()); }
 
-// --- one function for each operation: its case at any size
-// ---------------------------------------------------------------
+// --- one function for each operation: its case at any size ---
 
 OpCase unary(const char* op, std::string variant, Shape x, std::function<Var(const Var&)> f,
              std::function<double(double)> value, double backward_elements = 3) {
@@ -377,8 +376,7 @@ OpCase gate_mix_case(std::string variant, Shape s, float tau, float sigma) {
           .tolerance = sigma != 0 ? 1e-6 : 1e-11};  // normals are defined up to the rounding of f32
 }
 
-// --- variants
-// ------------------------------------------------------------------------------------------------------------
+// --- variants ---
 
 // Every input is the first one: its gradient is a sum within one operation.
 OpCase same_input(OpCase c) {

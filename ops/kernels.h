@@ -45,7 +45,7 @@ struct AdamW {
 struct Kernels {
   virtual ~Kernels() = default;
 
-  // --- elementwise ---------------------------------------------------------------------------------------------------
+  // --- elementwise ---
   virtual void add(const Into& y, const Tensor& a, const Tensor& b) = 0;            // y = a + b
   virtual void copy(const Into& y, const Tensor& x) = 0;                            // y = x
   virtual void scale(const Into& y, const Tensor& x, const Tensor& s) = 0;          // y = s[0] x, s of one element
@@ -63,31 +63,31 @@ struct Kernels {
   virtual void put_columns(const Tensor& y, std::int64_t begin, const Tensor& x) = 0;
   virtual void get_columns(const Into& x, const Tensor& y, std::int64_t begin) = 0;
 
-  // --- products ------------------------------------------------------------------------------------------------------
+  // --- products ---
   // columns of y (M, N) = op(a) (M, K) op(b) (K, N), + bias (N) if given.
   virtual void matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) = 0;
 
-  // --- reductions ----------------------------------------------------------------------------------------------------
+  // --- reductions ---
   virtual void sum_rows(const Into& y, const Tensor& x) = 0;            // y (C) = sum over rows of x (R, C)
   virtual void sum(const Into& y, const Tensor& x, double factor) = 0;  // y (1) = factor * sum of x, added in f64
   virtual double sum_squares(const Tensor& x) = 0;                      // added in f64
   virtual std::int64_t count_not_finite(const Tensor& x) = 0;           // NaNs and infinities
 
-  // --- normalization -------------------------------------------------------------------------------------------------
+  // --- normalization ---
   // y = (x - mean) rstd * w + b over the last extent; b may be absent. mean, rstd (R) are saved for backward.
   virtual void layernorm(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x, const Tensor& w,
                          const Tensor& b, float eps) = 0;
   virtual void layernorm_backward(const Into& dx, const Into& dw, const Into& db, const Tensor& dy, const Tensor& x,
                                   const Tensor& w, const Tensor& mean, const Tensor& rstd) = 0;
 
-  // --- embedding -----------------------------------------------------------------------------------------------------
+  // --- embedding ---
   // y (B, T, C) = wte[tokens] + wpe[first + t]; tokens (B, T) i32. The backward pass adds to dwte and dwpe always.
   virtual void embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first) = 0;
   virtual void embedding_backward(const Into& dwte, const Into& dwpe, const Tensor& dy, const Tensor& tokens,
                                   std::int64_t first) = 0;
 
-  // --- attention -----------------------------------------------------------------------------------------------------
+  // --- attention ---
   // Causal self-attention of H heads. qkv (B, T, 3C): q, k, v of all heads, heads contiguous inside each; out (B, T,
   // C); lse (B, H, T): log of the sum of exponentials of the scaled scores, all that backward needs of them.
   virtual void attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, int heads) = 0;
@@ -98,7 +98,7 @@ struct Kernels {
   virtual void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
                                 std::int64_t past, int heads) = 0;
 
-  // --- loss ----------------------------------------------------------------------------------------------------------
+  // --- loss ---
   // losses (R) = -log softmax(logits[:, :vocab])[target] in nats; dlogits = scale (softmax - one-hot), zero in the
   // columns from vocab on. logits (R, Vp), targets (R) i32. dlogits.to may be logits itself.
   virtual void cross_entropy(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& targets,
@@ -110,7 +110,7 @@ struct Kernels {
   virtual void bce_with_logits_backward(const Into& dz, const Tensor& dloss, const Tensor& z, const Tensor& targets,
                                         double factor) = 0;
 
-  // --- routing -------------------------------------------------------------------------------------------------------
+  // --- routing ---
   // index (B, k) i32: the places of the k largest of scores (B, T), ascending; of equals the first, NaNs last. chosen
   // (B, T): 1 there, 0 elsewhere.
   virtual void top_k(const Tensor& index, const Tensor& chosen, const Tensor& scores) = 0;
@@ -123,13 +123,13 @@ struct Kernels {
   virtual void gated_scatter_backward(const Into& dz, const Into& d_o, const Tensor& dy, const Tensor& index,
                                       const Tensor& z, const Tensor& o, float scale) = 0;
 
-  // --- gated recurrence ----------------------------------------------------------------------------------------------
+  // --- gated recurrence ---
   // y = g h + (1 - g) o with g of GateNoise. All (R, C).
   virtual void gate_mix(const Tensor& y, const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
   virtual void gate_mix_backward(const Into& dz, const Into& dh, const Into& d_o, const Tensor& dy, const Tensor& z,
                                  const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
 
-  // --- exits ---------------------------------------------------------------------------------------------------------
+  // --- exits ---
   // gates (R, S): for each of S exits the logit of stopping there once it is reached, lambda = sigmoid(gate).
   // p (R, S) = lambda_s prod_{q<s} (1 - lambda_q); the last exit takes what is left, whatever its gate.
   virtual void exit_distribution(const Tensor& p, const Tensor& gates) = 0;
@@ -145,7 +145,7 @@ struct Kernels {
   virtual void exit_gate_loss_backward(const Into& dgates, const Tensor& dy, const Tensor& gates,
                                        const Tensor& losses) = 0;
 
-  // --- optimizer -----------------------------------------------------------------------------------------------------
+  // --- optimizer ---
   virtual void adamw(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g, const AdamW& step) = 0;
 };
 

@@ -8,8 +8,8 @@
 
 namespace grt {
 
-// --- elementwise.cpp
-// ---------------------------------------------------------------------------------------------------
+// --- elementwise.cpp ---
+
 Var operator+(const Var& a, const Var& b);  // same shape; there is no broadcasting
 Var scale(const Var& x, float s);           // s x
 Var silu(const Var& x);                     // x sigmoid(x)
@@ -21,9 +21,9 @@ Tensor truncated_normal(Shape shape, float std, NoiseKey key, std::int64_t first
 Var lerp(const Var& a, const Var& b, float t);  // t a + (1 - t) b
 Var concat(const Var& a, const Var& b);         // [a ; b] along the last extent: (..., A) and (..., B) -> (..., A+B)
 
-// --- linear.cpp
-// -------------------------------------------------------------------------------------------------------- y (..., O) =
-// x (..., I) w^T + b, with w (O, I) and b (O); b may be absent.
+// --- linear.cpp ---
+
+// y (..., O) = x (..., I) w^T + b, with w (O, I) and b (O); b may be absent.
 Var linear(const Var& x, const Var& w, const Var& b = {});
 
 // A product with some columns of a weight: x (..., I) w[:, begin : begin + I]^T, + plus (..., O) if given.
@@ -31,32 +31,32 @@ Var linear(const Var& x, const Var& w, const Var& b = {});
 // computed once.
 Var linear_columns(const Var& x, const Var& w, std::int64_t begin, const Var& plus = {});
 
-// --- norm.cpp
-// ---------------------------------------------------------------------------------------------------------- (x - mean)
-// / sqrt(var + eps) * w + b over the last extent C. x (..., C), w (C), b (C) or absent. Source: Ba et al. 2016,
-// arXiv:1607.06450.
+// --- norm.cpp ---
+
+// (x - mean) / sqrt(var + eps) * w + b over the last extent C. x (..., C), w (C), b (C) or absent.
+// Source: Ba et al. 2016, arXiv:1607.06450.
 Var layernorm(const Var& x, const Var& w, const Var& b = {}, float eps = 1e-5f);
 
-// --- embedding.cpp
-// ----------------------------------------------------------------------------------------------------- wte[tokens] +
-// wpe[first + t]: tokens (B, T) i32 in [0, rows of wte), wte (V, C), wpe (P, C), first + T <= P.
+// --- embedding.cpp ---
+
+// wte[tokens] + wpe[first + t]: tokens (B, T) i32 in [0, rows of wte), wte (V, C), wpe (P, C), first + T <= P.
 Var embedding(const Tensor& tokens, const Var& wte, const Var& wpe, std::int64_t first = 0);
 
-// --- attention.cpp
-// ----------------------------------------------------------------------------------------------------- Causal
-// multi-head self-attention: qkv (B, T, 3C), q then k then v, heads contiguous inside each -> (B, T, C). softmax(q k^T
-// / sqrt(C/H) + causal mask) v. Keeps the log-sum-exp of each row, never a T x T matrix of all heads.
+// --- attention.cpp ---
+
+// Causal multi-head self-attention: qkv (B, T, 3C), q then k then v, heads contiguous inside each -> (B, T, C).
+// softmax(q k^T / sqrt(C/H) + causal mask) v. Keeps the log-sum-exp of each row, never a T x T matrix of all heads.
 Var attention(const Var& qkv, int heads);
 
 // The same for n new tokens after `past` earlier ones, whose k and v it appends to keys, values (B, H, capacity, C/H).
 // Inference only. qkv (B, n, 3C) -> (B, n, C). Throws when past + n exceeds the capacity.
 Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
 
-// --- loss.cpp
-// ---------------------------------------------------------------------------------------------------------- Mean over
-// all rows of -log softmax(z w^T)[target], in nats, of one element. z (..., C), w (Vp, C), targets (...) i32 in [0,
-// vocab); rows of w from `vocab` on are padding and take no part. The logits exist for a chunk of rows at a time: at
-// most `chunk_bytes`. When recorded, gradients are computed in the same pass (as in llm.c's fused classifier).
+// --- loss.cpp ---
+
+// Mean over all rows of -log softmax(z w^T)[target], in nats, of one element. z (..., C), w (Vp, C), targets (...) i32
+// in [0, vocab); rows of w from `vocab` on are padding and take no part. The logits exist for a chunk of rows at a
+// time: at most `chunk_bytes`. When recorded, gradients are computed in the same pass (as in llm.c's fused classifier).
 inline constexpr std::int64_t kLossChunkBytes = 128 << 20;
 Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab,
                   std::int64_t chunk_bytes = kLossChunkBytes);
@@ -70,7 +70,8 @@ Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t
 // shape of z; a constant.
 Var bce_with_logits(const Var& z, const Tensor& targets);
 
-// --- route.cpp
+// --- route.cpp ---
+
 // The k largest of scores (B, T) of each sequence: their places (B, k) i32, ascending, and a mask (B, T) that is 1
 // there and 0 elsewhere. Of equal scores the first are taken. A choice has no gradient.
 struct TopK {
@@ -86,13 +87,14 @@ Var gather_rows(const Var& x, const Tensor& index);
 // h, with scale sigmoid(z) o added to the rows that index names: h (B, T, C), z (B, k, 1), o (B, k, C).
 Var gated_scatter(const Var& h, const Tensor& index, const Var& z, const Var& o, float scale);
 
-// --- gate.cpp
-// ---------------------------------------------------------------------------------------------------------- The gated
-// recurrent update: g = sigmoid(z / tau + sigma N(0,1)), one draw per row; returns g h + (1 - g) o. z, h, o of one
-// shape (..., C). Noise is a function of its key, so a recomputation repeats it.
+// --- gate.cpp ---
+
+// The gated recurrent update: g = sigmoid(z / tau + sigma N(0,1)), one draw per row; returns g h + (1 - g) o.
+// z, h, o of one shape (..., C). Noise is a function of its key, so a recomputation repeats it.
 Var gate_mix(const Var& z, const Var& h, const Var& o, const GateNoise& noise);
 
-// --- exit.cpp --------------------------------------------------------------------------------------------------------
+// --- exit.cpp ---
+
 // A token may stop at each of S exits: gates (R, S) holds the logits of stopping at an exit once it is reached, lambda
 // = sigmoid(gate). The probability of each exit, p_s = lambda_s prod_{q<s} (1 - lambda_q); the last takes what is left.
 Tensor exit_distribution(const Tensor& gates);

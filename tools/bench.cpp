@@ -49,7 +49,7 @@ struct Options {
   }
 };
 
-// --- products --------------------------------------------------------------------------------------------------------
+// --- products ---
 
 struct Product {
   const char* name;
@@ -100,7 +100,7 @@ void bench_gemm(const Options& options, Device& device, Report& report) {
   }
 }
 
-// --- operations ------------------------------------------------------------------------------------------------------
+// --- operations ---
 
 // Seconds of the backward pass of one run, the forward pass included where it computes the gradients.
 double backward_once(const OpCase& c, const std::vector<Var>& inputs, const Tensor& seed) {
@@ -144,7 +144,7 @@ void bench_ops(const Options& options, const std::string& group, Device& device,
   }
 }
 
-// --- the program -----------------------------------------------------------------------------------------------------
+// --- the program ---
 
 void check_filter(const Options& options) {
   bool found = options.filter.empty();

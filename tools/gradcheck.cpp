@@ -50,8 +50,7 @@ struct Tally {
   }
 };
 
-// --- operations
-// ----------------------------------------------------------------------------------------------------------
+// --- operations ---
 
 void check_operations(const std::string& only, Device& device, Tally& tally) {
   std::set<std::string> names;
@@ -70,8 +69,7 @@ void check_operations(const std::string& only, Device& device, Tally& tally) {
   }
 }
 
-// --- models
-// --------------------------------------------------------------------------------------------------------------
+// --- models ---
 
 struct ToyModel {
   std::string name;
@@ -170,8 +168,7 @@ int check_all(const Options& options, Device& device) {
   return 0;
 }
 
-// --- one batch
-// -----------------------------------------------------------------------------------------------------------
+// --- one batch ---
 
 int write_gradients(const Options& options, Device& device, DType dtype) {
   check(options.data.has_value(), "--data: --checkpoint needs a token file to take the batch from");
