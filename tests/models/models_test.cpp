@@ -8,7 +8,7 @@
 #include "core/threads.h"
 #include "models/model.h"
 #include "ops/kernels.h"
-#include "tests/support.h"
+#include "tests/models/toys.h"
 
 namespace grt {
 namespace {
@@ -24,13 +24,7 @@ Json toy(const std::string& architecture, const Json& keys = {}) {
   return json;
 }
 
-std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f32, std::uint64_t seed = 5) {
-  auto model = make_model(json, "test");
-  model->params().allocate(test::cpu(), dtype);
-  model->params().allocate_gradients();
-  model->params().initialize(seed);
-  return model;
-}
+std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f32) { return test::build(json, dtype); }
 
 // mor: so that routers tell tokens further apart than a difference's step moves them; a choice that changes on the way
 // has no derivative. poisson: its state begins near 0, where a norm is steep.
@@ -39,11 +33,7 @@ void enlarge(const Params& params) {
     if (p.decayed()) test::cpu().kernels().multiply({p.var.value()}, p.var.value(), 20);
 }
 
-Tensor tokens(std::int64_t batch, std::int64_t time, std::uint32_t site, std::int64_t vocab = 13) {
-  std::vector<std::int32_t> ids(batch * time);
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(random_below({1, 0, site}, i, vocab));
-  return Tensor::from<std::int32_t>({batch, time}, ids, test::cpu());
-}
+using test::tokens;
 
 // Moves what begins as constants (biases, norms, the low-rank B, without which A has no gradient) away from them.
 void unsettle(Params& params) {

@@ -2,7 +2,7 @@
 #include "models/mor.h"
 
 #include "core/json.h"
-#include "tests/support.h"
+#include "tests/models/toys.h"
 
 namespace grt {
 namespace {
@@ -16,20 +16,13 @@ Json toy(const Json& keys = Json::object()) {
 
 // With weights larger than a run begins with, so that the routers tell tokens apart.
 std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f32) {
-  auto model = make_model(json, "test");
-  model->params().allocate(test::cpu(), dtype);
-  model->params().allocate_gradients();
-  model->params().initialize(5);
+  auto model = test::build(json, dtype);
   for (const Param& p : model->params().all())
     if (p.decayed()) test::cpu().kernels().multiply({p.var.value()}, p.var.value(), 10);
   return model;
 }
 
-Tensor tokens(std::int64_t batch, std::int64_t time, std::uint32_t site = 1) {
-  std::vector<std::int32_t> ids(batch * time);
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(random_below({1, 0, site}, i, 13));
-  return Tensor::from<std::int32_t>({batch, time}, ids, test::cpu());
-}
+using test::tokens;
 
 Tensor hidden(const LanguageModel& model, const Tensor& in, int depth, bool causal) {
   return model.hidden(in, depth, {.causal_routing = causal}).value().clone();

@@ -4,7 +4,7 @@
 
 #include "autograd/gradcheck.h"
 #include "models/model.h"
-#include "tests/support.h"
+#include "tests/models/toys.h"
 #include "train/memory_plan.h"
 
 namespace grt {
@@ -18,19 +18,9 @@ Json toy(const Json& keys = Json::object()) {
   return json;
 }
 
-std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f64) {
-  auto model = make_model(json, "test");
-  model->params().allocate(test::cpu(), dtype);
-  model->params().allocate_gradients();
-  model->params().initialize(5);
-  return model;
-}
+std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f64) { return test::build(json, dtype); }
 
-Tensor tokens(std::int64_t batch, std::int64_t time, std::uint32_t site) {
-  std::vector<std::int32_t> ids(batch * time);
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(random_below({1, 0, site}, i, 13));
-  return Tensor::from<std::int32_t>({batch, time}, ids, test::cpu());
-}
+using test::tokens;
 
 }  // namespace
 

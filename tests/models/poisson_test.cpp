@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/json.h"
-#include "tests/support.h"
+#include "tests/models/toys.h"
 
 namespace grt {
 namespace {
@@ -17,19 +17,9 @@ Json toy(const Json& keys = Json::object()) {
   return json;
 }
 
-std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f32) {
-  auto model = make_model(json, "test");
-  model->params().allocate(test::cpu(), dtype);
-  model->params().allocate_gradients();
-  model->params().initialize(5);
-  return model;
-}
+std::unique_ptr<LanguageModel> build(const Json& json, DType dtype = DType::f32) { return test::build(json, dtype); }
 
-Tensor tokens(std::int64_t batch, std::int64_t time) {
-  std::vector<std::int32_t> ids(batch * time);
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(random_below({1, 0, 1}, i, 13));
-  return Tensor::from<std::int32_t>({batch, time}, ids, test::cpu());
-}
+using test::tokens;
 
 // How many operations the tape holds after a forward pass at `depth`.
 std::size_t recorded_operations(const LanguageModel& model, int depth) {
