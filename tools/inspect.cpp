@@ -8,8 +8,10 @@
 #include "core/files.h"
 #include "core/flags.h"
 #include "core/main.h"
+#include "tools/inspect_tables.h"
 #include "train/checkpoint.h"
 #include "train/describe.h"
+#include "train/tables.h"
 
 namespace grt {
 namespace {
@@ -19,7 +21,7 @@ struct Options {
   std::optional<std::string> model, json;
   std::optional<std::int64_t> context;
   std::optional<int> depth;
-  bool kv = false, presets = false;
+  bool kv = false, presets = false, tables = false;
 
   template <class V>
   void fields(V&& v) {
@@ -28,6 +30,7 @@ struct Options {
     v("depth", depth, "exit that applications, FLOPs and cache are counted for (default: full depth)");
     v("kv", kv, "print the key/value cache too");
     v("presets", presets, "list the presets and their parameter counts");
+    v("tables", tables, "every configuration beside the figures that the paper prints, and what sets the models apart");
     v("json", json, "file to write all of it to");
   }
 };
@@ -185,11 +188,20 @@ Json list_presets() {
   return all;
 }
 
+Json show_tables() {
+  Json all = {{"configurations", configuration_table()}, {"properties", property_table()}};
+  print_configurations(all["configurations"]);
+  fmt::print("\n");
+  print_properties(all["properties"]);
+  return all;
+}
+
 Json inspect(const Options& options) {
-  const std::size_t named = options.what.size() + options.model.has_value() + options.presets;
-  check(named == 1, "{}: a checkpoint, --model or --presets",
+  const std::size_t named = options.what.size() + options.model.has_value() + options.presets + options.tables;
+  check(named == 1, "{}: a checkpoint, --model, --presets or --tables",
         named == 0 ? "nothing to inspect is named" : "name one thing to inspect");
   if (options.presets) return list_presets();
+  if (options.tables) return show_tables();
   const std::string name = options.model ? *options.model : options.what[0];
   std::error_code ignored;
   if (!options.model && fs::is_directory(name, ignored)) return inspect_checkpoint(name, options);

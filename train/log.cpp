@@ -9,8 +9,8 @@
 namespace grt {
 namespace {
 
-constexpr const char* kColumns[] = {"step", "loss",    "lr", "grad_norm", "depth", "tokens", "tokens_per_second",
-                                    "mfu",  "val_loss"};
+constexpr const char* kColumns[] = {"step",  "loss", "lr",      "grad_norm", "depth", "tokens", "tokens_per_second",
+                                    "flops", "mfu",  "val_loss"};
 
 std::string csv_row(const Json& record) {
   std::string row;

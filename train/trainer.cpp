@@ -88,6 +88,8 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
     const int depth = draw_depth(step, i);
     stats.loss += micro_batch(step, i, depth) / static_cast<double>(n);
     stats.depth += depth / static_cast<double>(n);
+    stats.flops += static_cast<double>(plan_.config.batch_size * plan_.order.context_length) *
+                   model_.training_flops(plan_.order.context_length, depth);
   }
   model_.params().complete_gradients();
   stats.grad_norm = optimizer_.gradient_norm();
@@ -134,16 +136,16 @@ int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
 void Trainer::log_step(const StepStats& stats, double seconds) {
   const double tokens =
       static_cast<double>(plan_.config.batch_size * plan_.config.grad_accum * plan_.order.context_length);
-  const double flops = model_.training_flops(plan_.order.context_length, static_cast<int>(std::lround(stats.depth)));
   Json record{{"step", state_.step},
               {"loss", stats.loss},
               {"lr", stats.lr},
               {"grad_norm", stats.grad_norm},
               {"depth", stats.depth},
               {"tokens", state_.tokens},
-              {"tokens_per_second", tokens / seconds}};
+              {"tokens_per_second", tokens / seconds},
+              {"flops", stats.flops}};
   const double peak = plan_.config.peak_tflops.value_or(0) * 1e12;
-  record["mfu"] = peak > 0 ? Json(flops * tokens / seconds / peak) : Json(nullptr);
+  record["mfu"] = peak > 0 ? Json(stats.flops / seconds / peak) : Json(nullptr);
   log_->write(record);
   progress_.live(
       fmt::format("step {}/{} | loss {:.4f}{} | lr {:.2e} | norm {:.2f} | depth {:.1f} | {:.0f} tokens/s", state_.step,

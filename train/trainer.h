@@ -29,7 +29,7 @@ class Trainer {
 
  private:
   struct StepStats {
-    double loss, grad_norm, depth, lr;
+    double loss, grad_norm, depth, lr, flops;  // flops: executed by all micro-batches, forward and backward
   };
 
   bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed

@@ -1,6 +1,7 @@
 // The inspect binary: counts against closed formulas and published numbers, what it says of files, and its errors.
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "core/files.h"
 #include "models/config.h"
@@ -218,6 +219,49 @@ TEST_SUITE("tools") {
       CHECK(contains(outcome.err, row.says));
       CHECK(outcome.err.find('\n') == outcome.err.size() - 1);
     }
+  }
+
+  TEST_CASE("the tables set exact counts beside printed figures and remark on those that do not follow") {
+    const TempDir dir;
+    const Outcome outcome = run_tool("inspect", {"--tables", "--json", (dir / "t.json").string()});
+    REQUIRE(outcome.code == 0);
+    const Json tables = read_json((dir / "t.json").string());
+    std::map<std::string, Json> rows;
+    for (const Json& row : tables["configurations"]) rows[row["preset"].get<std::string>()] = row;
+    CHECK(rows.size() == preset_names().size());
+
+    const Json& grt = rows.at("grt-small");
+    const double d = 768, blocks = 12, S = 1024, R = 10;
+    CHECK(grt["parameters"] == 63610368);
+    CHECK(grt["applications"] == 12);
+    CHECK(grt["paper_body"].get<double>() == blocks * (24 * d * d + 4 * S * d) + R * 10 * d * d);
+    CHECK(grt["printed_parameters"] == 35e6);
+    CHECK(contains(grt["remark"].get<std::string>(), "63.6 M"));
+    CHECK(contains(outcome.out, "printed parameters: the layout has 63.6 M"));
+
+    const std::string dense = rows.at("gpt2-large")["remark"];
+    CHECK(!contains(dense, "parameters"));            // 774 M is right
+    CHECK(contains(dense, "printed FLOPs: 13.2 x"));  // 21.1 G against 1.604 G
+    CHECK(rows.at("grt-large")["remark"] == "");      // 293 M is within a rounding of 290.2 M
+    CHECK(rows.at("rrt-medium")["printed_parameters"].is_null());
+  }
+
+  TEST_CASE("the property table says of each architecture what its model has") {
+    const TempDir dir;
+    REQUIRE(run_tool("inspect", {"--tables", "--json", (dir / "t.json").string()}).code == 0);
+    std::map<std::string, Json> models;
+    const Json tables = read_json((dir / "t.json").string());
+    for (const Json& row : tables["properties"]) models[row["architecture"].get<std::string>()] = row;
+    REQUIRE(models.size() == 6);
+    for (const auto& [name, row] : models) CHECK(row["weights shared over depth"] == (name == "dense" ? "no" : "yes"));
+    CHECK(models["grt"]["input-dependent gate"] == "update, each feature");
+    CHECK(models["mor"]["input-dependent gate"] == "route, each token");
+    CHECK(models["ouro"]["input-dependent gate"] == "exit, each token");
+    CHECK(models["grt"]["exits"] == "0 and deeper");
+    CHECK(models["ouro"]["exits"] == "1..10");
+    CHECK(models["rrt"]["weights of each step's own"] == "yes");
+    CHECK(models["poisson"]["prelude enters every step"] == "yes");
+    CHECK(models["ouro"]["prelude enters every step"] == "no");
   }
 }
 

@@ -26,8 +26,8 @@ TEST_SUITE("train") {
     CHECK(first["lr"].get<double>() == 1e-300);
     const std::string csv = read_file(dir / "train.csv");
     CHECK(csv ==
-          "step,loss,lr,grad_norm,depth,tokens,tokens_per_second,mfu,val_loss\n"
-          "1,0.30000000000000004,1e-300,,,,,,\n1,,,,,,,,0.3333333333333333\n");
+          "step,loss,lr,grad_norm,depth,tokens,tokens_per_second,flops,mfu,val_loss\n"
+          "1,0.30000000000000004,1e-300,,,,,,,\n1,,,,,,,,,0.3333333333333333\n");
   }
 
   TEST_CASE("continuing after a step cuts later lines and half a line off both files") {
@@ -44,7 +44,7 @@ TEST_SUITE("train") {
     CHECK(read_file(dir / "train.jsonl") ==
           "{\"step\":1,\"loss\":1.5}\n{\"step\":2,\"loss\":3.0}\n"
           "{\"step\":3,\"loss\":4.5}\n{\"step\":4,\"loss\":9.0}\n");
-    CHECK(test::contains(read_file(dir / "train.csv"), "3,4.5,,,,,,,\n4,9.0,,,,,,,\n"));
+    CHECK(test::contains(read_file(dir / "train.csv"), "3,4.5,,,,,,,,\n4,9.0,,,,,,,,\n"));
   }
 
   TEST_CASE("a directory with an earlier run is refused, or emptied of that run alone") {
