@@ -8,6 +8,7 @@
 #include "models/ouro.h"
 #include "models/poisson.h"
 #include "models/rrt.h"
+#include "ops/plan.h"
 
 namespace grt {
 namespace {
@@ -54,8 +55,19 @@ std::map<std::string, Tensor> LanguageModel::further_losses(const Tensor&, const
 }
 
 double LanguageModel::training_flops(std::int64_t context, int depth) const {
-  const Flops forward = flops(context, depth);
-  return 3 * (forward.executed_body + forward.executed_head);
+  const std::unique_ptr<PlanDevice> device = open_plan();
+  const std::unique_ptr<LanguageModel> twin = make_model(config_json(), "training_flops");
+  twin->params().allocate(*device, DType::f32);
+  twin->params().allocate_gradients();
+  const Tensor tokens = Tensor::empty({1, context}, DType::i32, *device);
+  Tape tape;
+  Var loss;
+  {
+    Record on(&tape);
+    loss = twin->loss(tokens, tokens, depth, {.training = true});
+  }
+  tape.backward(loss, Tensor::empty({1}, DType::f32, *device));
+  return device->product_flops() / static_cast<double>(context);
 }
 
 Tensor LanguageModel::logits(const Tensor& z) const { return linear(z, Var(backbone_->wte->var.value())).value(); }

@@ -73,8 +73,9 @@ class LanguageModel {
   virtual bool reinjects() const { return false; }
   virtual std::vector<std::string> applications(int depth) const = 0;  // block names in the order they are applied
   virtual Flops flops(std::int64_t context, int depth) const = 0;
-  // Executed per token by a forward and backward pass of loss(): as a rule three times the forward pass's.
-  virtual double training_flops(std::int64_t context, int depth) const;
+  // Executed per token by a forward and backward pass of loss() without recomputation, in products: counted by
+  // rehearsing one on the device of ops/plan.h. As a rule about three times the forward pass's.
+  double training_flops(std::int64_t context, int depth) const;
   virtual Json config_json() const = 0;
 
   Var hidden(const Tensor& tokens, int depth, const Pass& pass) const;  // exits() at one depth

@@ -54,12 +54,4 @@ std::map<std::string, Tensor> Ouro::further_losses(const Tensor& tokens, const T
   return {{"loss_expected", expected_losses(gates.value(), losses.value())}};
 }
 
-// A training pass runs coda and head at each exit, and the head's product once more to go back through it.
-double Ouro::training_flops(std::int64_t context, int depth) const {
-  const double d = static_cast<double>(config_.d_model);
-  const double blocks = config_.n_prelude + static_cast<double>(config_.n_core + config_.n_coda) * depth;
-  return 3 * (blocks * block_flops_executed(config_, context) + depth * 2 * d) +
-         4 * (depth * 2 * d * config_.padded_vocab_size);
-}
-
 }  // namespace grt

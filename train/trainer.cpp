@@ -88,6 +88,7 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
     const int depth = draw_depth(step, i);
     stats.loss += micro_batch(step, i, depth) / static_cast<double>(n);
     stats.depth += depth / static_cast<double>(n);
+    stats.flops += plan_.config.peak_tflops.value_or(0) > 0 ? executed_flops(depth) : 0;
   }
   model_.params().complete_gradients();
   stats.grad_norm = optimizer_.gradient_norm();
@@ -131,10 +132,16 @@ int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
   return plan_.depth.draw({random_u64(run, draw), 0, kDepthSite});
 }
 
+// Of a micro-batch; rehearsed once for each depth that comes up.
+double Trainer::executed_flops(int depth) {
+  const auto [it, fresh] = flops_.try_emplace(depth, 0);
+  if (fresh) it->second = model_.training_flops(plan_.order.context_length, depth);
+  return it->second * static_cast<double>(plan_.config.batch_size * plan_.order.context_length);
+}
+
 void Trainer::log_step(const StepStats& stats, double seconds) {
   const double tokens =
       static_cast<double>(plan_.config.batch_size * plan_.config.grad_accum * plan_.order.context_length);
-  const double flops = model_.training_flops(plan_.order.context_length, static_cast<int>(std::lround(stats.depth)));
   Json record{{"step", state_.step},
               {"loss", stats.loss},
               {"lr", stats.lr},
@@ -143,7 +150,7 @@ void Trainer::log_step(const StepStats& stats, double seconds) {
               {"tokens", state_.tokens},
               {"tokens_per_second", tokens / seconds}};
   const double peak = plan_.config.peak_tflops.value_or(0) * 1e12;
-  record["mfu"] = peak > 0 ? Json(flops * tokens / seconds / peak) : Json(nullptr);
+  record["mfu"] = peak > 0 ? Json(stats.flops / seconds / peak) : Json(nullptr);
   log_->write(record);
   progress_.live(
       fmt::format("step {}/{} | loss {:.4f}{} | lr {:.2e} | norm {:.2f} | depth {:.1f} | {:.0f} tokens/s", state_.step,
