@@ -5,8 +5,6 @@
 // may read them, and a worker that comes late, or sleeps, is not waited for.
 #include "core/threads.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,8 +22,23 @@ namespace grt {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr int kSpins = 2000;                           // pauses before the first yield, some 50 us
-constexpr auto kAwake = std::chrono::milliseconds(2);  // idle time after which a worker sleeps
+
+using Clock = std::chrono::steady_clock;
+constexpr Clock::duration kSpin = std::chrono::microseconds(50);  // waiting time before the first yield
+constexpr Clock::duration kAwake = std::chrono::milliseconds(2);  // idle time after which a worker sleeps
+
+// Asks until ready(), or until `limit` is over: false. For the first `spin` reading the clock is all the pause there
+// is, which keeps the answer close to the event; after that other threads get the CPU in between.
+template <class Ready>
+bool await(Clock::duration spin, Clock::duration limit, Ready&& ready) {
+  if (ready()) return true;
+  for (const auto begin = Clock::now();;) {
+    const Clock::duration waited = Clock::now() - begin;
+    if (ready()) return true;
+    if (waited >= limit) return false;
+    if (waited >= spin) std::this_thread::yield();
+  }
+}
 
 thread_local int index_of_thread = 0;
 thread_local bool inside_chunk = false;  // loops started here are nested ones
@@ -60,7 +73,7 @@ class Pool {
   alignas(64) Job job_;
   std::exception_ptr error_;  // of the lowest chunk that threw, under mutex_
   std::int64_t error_chunk_ = 0;
-  int spins_ = kSpins;
+  Clock::duration spin_ = kSpin;
 
   alignas(64) std::atomic<int> sleepers_ = 0;
   std::atomic<bool> stopping_ = false;
@@ -107,27 +120,13 @@ void Pool::run(const Job& job) {
     wake_.notify_all();
   }
   done_.fetch_add(work(), std::memory_order_relaxed);
-  for (int i = 0; done_.load(std::memory_order_acquire) < job.chunks; ++i) {
-    if (i < spins_) {
-      _mm_pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  await(spin_, Clock::duration::max(), [&] { return done_.load(std::memory_order_acquire) >= job.chunks; });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 // Spins, then yields, then sleeps. False: the pool stops.
 bool Pool::await_job() {
-  for (int i = 0; i < spins_; ++i) {
-    if (left_.load(std::memory_order_relaxed) > 0) return true;
-    _mm_pause();
-  }
-  const auto bedtime = std::chrono::steady_clock::now() + kAwake;
-  while (std::chrono::steady_clock::now() < bedtime) {
-    if (left_.load(std::memory_order_relaxed) > 0) return true;
-    std::this_thread::yield();
-  }
+  if (await(spin_, kAwake, [this] { return left_.load(std::memory_order_relaxed) > 0; })) return true;
   std::unique_lock lock(mutex_);
   sleepers_.fetch_add(1);
   wake_.wait(lock, [this] { return left_.load() > 0 || stopping_; });
@@ -145,7 +144,7 @@ void Pool::live(int index) {
 void Pool::start() {
   const int n = count();
   // With more threads than CPUs, a spinning one stands in the way of one that works.
-  spins_ = n <= allowed_cpus() ? kSpins : 0;
+  spin_ = n <= allowed_cpus() ? kSpin : Clock::duration::zero();
   try {
     for (int i = 1; i < n; ++i) workers_.emplace_back([this, i] { live(i); });
   } catch (const std::system_error& e) {

@@ -8,6 +8,7 @@
 #include "models/ouro.h"
 #include "models/poisson.h"
 #include "models/rrt.h"
+#include "ops/plan.h"
 
 namespace grt {
 namespace {
@@ -16,17 +17,6 @@ constexpr const char* kArchitectures = "dense, grt, poisson, mor, rrt or ouro";
 
 BlockConfig Backbone::block(int applications) const {
   return {config.d_model, config.n_heads, config.bias, config.gelu_kind(), 0.02 / std::sqrt(2.0 * applications)};
-}
-
-std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth) {
-  std::vector<std::string> names;
-  const auto add = [&](const char* prefix, int n) {
-    for (int i = 0; i < n; ++i) names.push_back(fmt::format("{}.{}", prefix, i));
-  };
-  add("prelude", c.n_prelude);
-  for (int r = 0; r < depth; ++r) add("core", c.n_core);
-  add("coda", c.n_coda);
-  return names;
 }
 
 double block_flops_paper(const BackboneConfig& c, std::int64_t context) {
@@ -38,6 +28,16 @@ double block_flops_paper(const BackboneConfig& c, std::int64_t context) {
 double block_flops_executed(const BackboneConfig& c, std::int64_t context) {
   const double d = static_cast<double>(c.d_model);
   return 24 * d * d + 2 * static_cast<double>(context + 1) * d;
+}
+
+Var LanguageModel::embed(const Tensor& tokens, const Pass& pass) const {
+  if (pass.reinjection != Reinjection::prelude) {
+    check(reinjects(), "reinjection: this {} model has nothing that enters each step again", config().architecture);
+    check(!pass.training, "reinjection: in training it is the prelude's");
+  }
+  const Var h = backbone_->embed(tokens, pass.cache);
+  pass.show("embedding", 0, h);
+  return h;
 }
 
 Var LanguageModel::hidden(const Tensor& tokens, int depth, const Pass& pass) const {
@@ -55,8 +55,19 @@ std::map<std::string, Tensor> LanguageModel::further_losses(const Tensor&, const
 }
 
 double LanguageModel::training_flops(std::int64_t context, int depth) const {
-  const Flops forward = flops(context, depth);
-  return 3 * (forward.executed_body + forward.executed_head);
+  const std::unique_ptr<PlanDevice> device = open_plan();
+  const std::unique_ptr<LanguageModel> twin = make_model(config_json(), "training_flops");
+  twin->params().allocate(*device, DType::f32);
+  twin->params().allocate_gradients();
+  const Tensor tokens = Tensor::empty({1, context}, DType::i32, *device);
+  Tape tape;
+  Var loss;
+  {
+    Record on(&tape);
+    loss = twin->loss(tokens, tokens, depth, {.training = true});
+  }
+  tape.backward(loss, Tensor::empty({1}, DType::f32, *device));
+  return device->product_flops() / static_cast<double>(context);
 }
 
 Tensor LanguageModel::logits(const Tensor& z) const { return linear(z, Var(backbone_->wte->var.value())).value(); }

@@ -7,12 +7,22 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/backbone.h"
 #include "models/depth.h"
 
 namespace grt {
+
+// Sees what a pass computes: before the recurrence at step 0, in it at step r = 1, 2, ... (models/grt.cpp for the
+// equations). All models: "embedding"; "state", which dense has after each block. Besides, grt and poisson: "anchor",
+// what re-enters each step. All recurrent ones but mor: "input" and "proposal", what enters and leaves the core. grt:
+// "gate_logit", before tau divides it. mor: "routed", the positions a step takes, (B, k) i32, filled up with -1.
+using Look = std::function<void(std::string_view what, int step, const Tensor& value)>;
+
+// Analysis in evaluation: what stands in the anchor's place in the input of each step.
+enum class Reinjection { prelude, state, embedding, zero };
 
 // Everything a forward pass may depend on besides its tokens. The models have no modes.
 struct Pass {
@@ -24,8 +34,13 @@ struct Pass {
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
   bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
   bool causal_routing = false;            // mor: no token's way depends on later ones; else by top-k over the sequence
+  const Look* look = nullptr;             // with `recompute`, sees a step again on the way back
+  Reinjection reinjection = Reinjection::prelude;  // grt, poisson; grt's gate keeps its own anchor
 
   NoiseKey noise(std::uint32_t site) const { return {key.seed, key.pass, site}; }
+  void show(std::string_view what, int step, const Var& value) const {
+    if (look) (*look)(what, step, value.value());
+  }
 };
 
 // Floating-point operations of a forward pass, per token, with a context of S tokens.
@@ -54,10 +69,13 @@ class LanguageModel {
   virtual DepthRule default_depth_rule() const = 0;
   // Is every exit trained for, not the one at full depth alone?
   virtual bool trains_exits() const { return default_depth_rule().random(); }
+  // Does something of before the recurrence enter each step, whose place Pass::reinjection gives away?
+  virtual bool reinjects() const { return false; }
   virtual std::vector<std::string> applications(int depth) const = 0;  // block names in the order they are applied
   virtual Flops flops(std::int64_t context, int depth) const = 0;
-  // Executed per token by a forward and backward pass of loss(): as a rule three times the forward pass's.
-  virtual double training_flops(std::int64_t context, int depth) const;
+  // Executed per token by a forward and backward pass of loss() without recomputation, in products: counted by
+  // rehearsing one on the device of ops/plan.h. As a rule about three times the forward pass's.
+  double training_flops(std::int64_t context, int depth) const;
   virtual Json config_json() const = 0;
 
   Var hidden(const Tensor& tokens, int depth, const Pass& pass) const;  // exits() at one depth
@@ -80,6 +98,8 @@ class LanguageModel {
   Device& device() const { return params_.values().device(); }
 
  protected:
+  Var embed(const Tensor& tokens, const Pass& pass) const;  // wte[token] + wpe[position], as each pass begins
+
   Params params_;
   std::optional<Backbone> backbone_;
 };

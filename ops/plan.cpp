@@ -1,11 +1,29 @@
 #include "ops/plan.h"
 
+#include <utility>
+
 #include "ops/kernels.h"
 
 namespace grt {
 namespace {
 
-struct NoKernels final : Kernels {
+// op(factor)'s number of rows and of columns.
+std::pair<double, double> extents(const Factor& f) {
+  const Shape& shape = f.tensor.shape();
+  const auto rows = static_cast<double>(shape.rows());
+  const auto columns = static_cast<double>(f.columns.count < 0 ? shape.last() - f.columns.begin : f.columns.count);
+  return f.transposed ? std::pair{columns, rows} : std::pair{rows, columns};
+}
+
+// Of one of attention's products, whose result or factor are the scores: `out` (B, n, C) are the tokens after `past`
+// earlier ones, each of which sees all before it and itself.
+double attention_product(const Tensor& out, std::int64_t past) {
+  return 2 * static_cast<double>(out.numel()) * (static_cast<double>(past) + static_cast<double>(out.dim(1) + 1) / 2);
+}
+
+struct CountingKernels final : Kernels {
+  double flops = 0;  // of the products
+
   void add(const Into&, const Tensor&, const Tensor&) override {}
   void copy(const Into&, const Tensor&) override {}
   void scale(const Into&, const Tensor&, const Tensor&) override {}
@@ -20,7 +38,11 @@ struct NoKernels final : Kernels {
   void gelu_backward(const Into&, const Tensor&, const Tensor&, Gelu) override {}
   void put_columns(const Tensor&, std::int64_t, const Tensor&) override {}
   void get_columns(const Into&, const Tensor&, std::int64_t) override {}
-  void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override {}
+  void matmul(const Into& y, Columns, const Factor& a, const Factor& b, const Tensor&) override {
+    if (!y) return;
+    const auto [rows, inner] = extents(a);
+    flops += 2 * rows * inner * extents(b).second;
+  }
   void sum_rows(const Into&, const Tensor&) override {}
   void sum(const Into&, const Tensor&, double) override {}
   double sum_squares(const Tensor&) override { return 0; }
@@ -31,9 +53,17 @@ struct NoKernels final : Kernels {
                           const Tensor&, const Tensor&) override {}
   void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override {}
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override {}
-  void attention(const Tensor&, const Tensor&, const Tensor&, int) override {}
-  void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override {}
-  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override {}
+  void attention(const Tensor& out, const Tensor&, const Tensor&, int) override {
+    flops += 2 * attention_product(out, 0);  // the scores; their product with v
+  }
+  void attention_backward(const Into& dqkv, const Tensor&, const Tensor&, const Tensor& out, const Tensor&,
+                          int) override {
+    if (dqkv) flops += 5 * attention_product(out, 0);  // the scores once more; those of dout; dq, dk, dv
+  }
+  void attention_cached(const Tensor& out, const Tensor&, const Tensor&, const Tensor&, std::int64_t past,
+                        int) override {
+    flops += 2 * attention_product(out, past);
+  }
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override {}
   void bce_with_logits(const Tensor&, const Tensor&, const Tensor&) override {}
   void bce_with_logits_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, double) override {}
@@ -54,11 +84,12 @@ struct NoKernels final : Kernels {
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override {}
 };
 
-class PlanDevice final : public Device {
+class CountingDevice final : public PlanDevice {
  public:
-  ~PlanDevice() override { release_idle(); }
+  ~CountingDevice() override { release_idle(); }
   std::string name() const override { return "plan"; }
   Kernels& kernels() override { return kernels_; }
+  double product_flops() const override { return kernels_.flops; }
   void sync() override {}
   void zero(void*, std::size_t) override {}
   void copy(void*, const void*, std::size_t) override {}
@@ -71,12 +102,12 @@ class PlanDevice final : public Device {
   void system_free(void*, std::size_t) noexcept override {}
 
  private:
-  NoKernels kernels_;
+  CountingKernels kernels_;
   std::uintptr_t next_ = 1 << 20;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> open_plan() { return std::make_unique<PlanDevice>(); }
+std::unique_ptr<PlanDevice> open_plan() { return std::make_unique<CountingDevice>(); }
 
 }  // namespace grt

@@ -1,5 +1,6 @@
 // A device that computes nothing and only keeps the books: run a training step on it, and its peak() is the memory that
-// the same step takes elsewhere, to the byte, at any depth and batch size. Its tensors have no memory behind them.
+// the same step takes elsewhere, to the byte, at any depth and batch size, and product_flops() the arithmetic of its
+// products. Its tensors have no memory behind them.
 #pragma once
 
 #include <memory>
@@ -8,6 +9,12 @@
 
 namespace grt {
 
-std::unique_ptr<Device> open_plan();
+class PlanDevice : public Device {
+ public:
+  // Of every product so far, two for each multiply-add; of attention, the pairs that the causal mask lets through.
+  virtual double product_flops() const = 0;
+};
+
+std::unique_ptr<PlanDevice> open_plan();
 
 }  // namespace grt

@@ -17,10 +17,12 @@
 namespace grt {
 namespace {
 
+constexpr std::array kScales = {"nano", "small", "medium", "large"};
 constexpr std::array kModes = {"gemm", "attention", "ops", "train", "decode", "all"};
 
 struct Options {
-  std::vector<std::string> modes, models = {"gpt2-small"};
+  std::vector<std::string> modes, models;
+  std::string scale;
   std::int64_t batch_size = 1, tokens = 128;
   std::optional<std::int64_t> context_length;
   int rounds = 5;
@@ -31,7 +33,11 @@ struct Options {
 
   template <class V>
   void fields(V&& v) {
-    v("model", models, "train, decode: presets or config.json files; several take turns and are compared");
+    v("model", models,
+      "train, decode: presets or config.json files (default: gpt2-small); several take turns and are compared");
+    v("scale", scale,
+      "train, decode: nano, small, medium or large: every model of this size, beside dense of as many block "
+      "applications");
     v("batch-size", batch_size, "train: sequences of a step");
     v("context-length", context_length, "train, decode: tokens of a sequence (default: the model's)");
     v("tokens", tokens, "decode: new tokens of a round");
@@ -154,6 +160,15 @@ void check_filter(const Options& options) {
   check(found, "--filter: no row's name contains \"{}\"", options.filter);
 }
 
+// The presets of a size, the dense one first: at full depth they apply equally many blocks.
+std::vector<std::string> models_of(const std::string& scale) {
+  check(std::find(kScales.begin(), kScales.end(), scale) != kScales.end(), "--scale: must be {}, not \"{}\"",
+        fmt::join(kScales, ", "), scale);
+  std::vector<std::string> models = {scale == "nano" ? "dense-nano" : "gpt2-" + scale};
+  for (const char* family : {"grt", "poisson", "mor", "rrt", "ouro"}) models.push_back(family + ("-" + scale));
+  return models;
+}
+
 void check_options(Options& options) {
   if (options.modes.empty()) options.modes = {"all"};
   for (const std::string& mode : options.modes)
@@ -165,7 +180,9 @@ void check_options(Options& options) {
   check(options.tokens >= 1, "--tokens: must be at least 1, not {}", options.tokens);
   check(!options.context_length || *options.context_length >= 1, "--context-length: must be at least 1, not {}",
         options.context_length.value_or(0));
-  check(!options.models.empty(), "--model: expected a preset or a config.json");
+  check(options.models.empty() || options.scale.empty(), "--scale: names the models, as --model does; give one");
+  if (!options.scale.empty()) options.models = models_of(options.scale);
+  if (options.models.empty()) options.models = {"gpt2-small"};
   check(!options.on_request || (options.modes == std::vector<std::string>{"train"} && options.models.size() == 1),
         "--on-request: goes with train and one --model alone");
   if (options.json) const FileWriter probe(*options.json);  // fails now and not after the work

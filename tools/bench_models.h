@@ -52,6 +52,7 @@ class TrainingSteps {
     inputs_ = random_ids(shape, model_->config().vocab_size, 1, device);
     targets_ = random_ids(shape, model_->config().vocab_size, 2, device);
     seed_ = Tensor::from<float>({1}, std::vector<float>{1}, device);
+    flops_per_token_ = model_->training_flops(model_->config().context_length, model_->depths().full);
   }
 
   // Seconds of one step.
@@ -81,9 +82,9 @@ class TrainingSteps {
   void forget_samples() { samples_.clear(); }
   double median() const { return timing_of(samples_).median; }
   double tokens() const { return static_cast<double>(inputs_.numel()); }
-  double executed_flops() const {
-    return tokens() * model_->training_flops(model_->config().context_length, model_->depths().full);
-  }
+  double state_bytes() const { return 4 * static_cast<double>(model_->params().values().bytes()); }
+  double peak_bytes() const { return state_bytes() + activations_; }
+  double executed_flops() const { return tokens() * flops_per_token_; }
   // The convention of nanoGPT and PaLM (6 N + 12 L d T for each token, attention uncut), for comparisons with others.
   double convention_flops() const {
     const Flops f = flops();
@@ -93,13 +94,12 @@ class TrainingSteps {
 
   Result result() const {
     const Timing time = timing_of(samples_);
-    const double weights = static_cast<double>(model_->params().values().bytes());
     Json more = {{"batch_size", inputs_.dim(0)},
                  {"context_length", inputs_.dim(1)},
                  {"convention_gflops", convention_flops() / time.median / 1e9},
-                 {"weights_gradients_moments_bytes", 4 * weights},
+                 {"weights_gradients_moments_bytes", state_bytes()},
                  {"activation_bytes", activations_},
-                 {"peak_device_bytes", 4 * weights + activations_},
+                 {"peak_device_bytes", peak_bytes()},
                  {"peak_resident_bytes", resident_}};
     return {"train",
             fmt::format("{}, {} x {}", name_, inputs_.dim(0), inputs_.dim(1)),
@@ -123,22 +123,46 @@ class TrainingSteps {
   Optimizer optimizer_;
   Tensor inputs_, targets_, seed_;
   std::int64_t step_ = 0;
-  double activations_ = 0;
+  double flops_per_token_ = 0, activations_ = 0;
   std::int64_t resident_ = 0;
   std::vector<double> samples_;
 };
 
-// Each model against the first: its share of time beside its share of work.
-inline void compare_with_first(Report& report, const std::string& group, const std::string& work,
-                               const std::vector<std::string>& names, const std::vector<double>& seconds,
-                               const std::vector<double>& amounts) {
-  for (std::size_t i = 1; i < names.size(); ++i) {
-    const double time = seconds[i] / seconds[0], amount = amounts[i] / amounts[0];
-    report.note(group, names[i] + " / " + names[0],
-                {{"time_ratio", time}, {work + "_ratio", amount}, {"time_per_work_ratio", time / amount}},
-                fmt::format("{} / {}: {:.3f} x the time for {:.3f} x the {}: {:.3f}", names[i], names[0], time, amount,
-                            work, time / amount));
+// Of one model against the first: its share of time beside its share of work.
+struct Share {
+  double time, work;
+  double time_for_work() const { return time / work; }
+};
+
+inline Share share_of_first(Report& report, const std::string& group, const std::string& work,
+                            const std::vector<std::string>& names, const std::vector<double>& seconds,
+                            const std::vector<double>& amounts, std::size_t i) {
+  const Share share{seconds[i] / seconds[0], amounts[i] / amounts[0]};
+  report.note(
+      group, names[i] + " / " + names[0],
+      {{"time_ratio", share.time}, {work + "_ratio", share.work}, {"time_per_work_ratio", share.time_for_work()}});
+  return share;
+}
+
+// What a step of each model costs beside the first model's.
+inline void print_training_table(Report& report, const std::vector<std::unique_ptr<TrainingSteps>>& all) {
+  std::vector<std::string> names;
+  std::vector<double> seconds, flops;
+  for (const auto& steps : all) {
+    names.push_back(steps->name());
+    seconds.push_back(steps->median());
+    flops.push_back(steps->executed_flops());
   }
+  fmt::print("\n  {:<22}{:>10}{:>13}{:>13}{:>10}{:>10}{:>14}\n", "model", "tokens/s", "peak memory", "MFLOP/token",
+             "time", "FLOPs", "time / FLOPs");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Share share = share_of_first(report, "train", "executed_flops", names, seconds, flops, i);
+    const double tokens = all[i]->tokens();
+    fmt::print("  {:<22}{:>10.0f}{:>10.2f} GB{:>13.2f}{:>10.3f}{:>10.3f}{:>14.3f}\n", names[i], tokens / seconds[i],
+               all[i]->peak_bytes() / 1e9, flops[i] / tokens / 1e6, share.time, share.work, share.time_for_work());
+  }
+  fmt::print("  time and executed FLOPs of a step are relative to {}; medians of rounds in which all take turns\n",
+             names[0]);
 }
 
 inline void bench_train(const ModelBench& bench, Device& device, Report& report) {
@@ -154,7 +178,6 @@ inline void bench_train(const ModelBench& bench, Device& device, Report& report)
 
   report.measure_peaks(10);
 
-  std::vector<double> seconds, flops;
   for (const auto& steps : all) {
     const Result r = steps->result();
     report.add(r);
@@ -163,10 +186,8 @@ inline void bench_train(const ModelBench& bench, Device& device, Report& report)
         "GB\n",
         "", r.more["convention_gflops"].get<double>(), r.more["weights_gradients_moments_bytes"].get<double>() / 1e9,
         r.more["activation_bytes"].get<double>() / 1e9, r.more["peak_resident_bytes"].get<double>() / 1e9);
-    seconds.push_back(steps->median());
-    flops.push_back(steps->executed_flops());
   }
-  compare_with_first(report, "train", "executed_flops", bench.models, seconds, flops);
+  if (all.size() > 1) print_training_table(report, all);
 }
 
 // A training step for each line that arrives on stdin, its seconds and the memory so far as a JSON line on stdout: for
@@ -243,7 +264,11 @@ inline void bench_decode(const ModelBench& bench, Device& device, Report& report
                 1,
                 {{"mean_context", context}}});
   }
-  compare_with_first(report, "decode", "bytes", bench.models, seconds, amounts);
+  for (std::size_t i = 1; i < models.size(); ++i) {
+    const Share share = share_of_first(report, "decode", "bytes", bench.models, seconds, amounts, i);
+    fmt::print("  {} / {}: {:.3f} x the time for {:.3f} x the bytes: {:.3f}\n", bench.models[i], bench.models[0],
+               share.time, share.work, share.time_for_work());
+  }
 }
 
 }  // namespace grt

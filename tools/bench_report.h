@@ -113,12 +113,11 @@ class Report {
     std::fflush(stdout);
   }
 
-  // A remark below the rows, also in the file.
-  void note(const std::string& group, const std::string& name, const Json& numbers, const std::string& line) {
+  // A row of the file alone.
+  void note(const std::string& group, const std::string& name, const Json& numbers) {
     Json row = {{"group", group}, {"name", name}};
     row.update(numbers);
     rows_.push_back(std::move(row));
-    fmt::print("  {}\n", line);
   }
 
   const Json& rows() const { return rows_; }

@@ -88,8 +88,7 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
     const int depth = draw_depth(step, i);
     stats.loss += micro_batch(step, i, depth) / static_cast<double>(n);
     stats.depth += depth / static_cast<double>(n);
-    stats.flops += static_cast<double>(plan_.config.batch_size * plan_.order.context_length) *
-                   model_.training_flops(plan_.order.context_length, depth);
+    stats.flops += executed_flops(depth);
   }
   model_.params().complete_gradients();
   stats.grad_norm = optimizer_.gradient_norm();
@@ -131,6 +130,13 @@ int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
   const std::uint64_t draw = plan_.depth_per_step ? 0 : static_cast<std::uint64_t>(index);
   const NoiseKey run{plan_.config.seed, static_cast<std::uint32_t>(step), kDepthSite};
   return plan_.depth.draw({random_u64(run, draw), 0, kDepthSite});
+}
+
+// Of a micro-batch; rehearsed once for each depth that comes up.
+double Trainer::executed_flops(int depth) {
+  const auto [it, fresh] = flops_.try_emplace(depth, 0);
+  if (fresh) it->second = model_.training_flops(plan_.order.context_length, depth);
+  return it->second * static_cast<double>(plan_.config.batch_size * plan_.order.context_length);
 }
 
 void Trainer::log_step(const StepStats& stats, double seconds) {

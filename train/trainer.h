@@ -5,6 +5,7 @@
 // it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,7 @@ class Trainer {
   double micro_batch(std::int64_t step, std::int64_t index, int depth);
   Pass pass(std::int64_t step, std::int64_t index) const;
   int draw_depth(std::int64_t step, std::int64_t index) const;
+  double executed_flops(int depth);
   bool finish_step();  // false: interrupted
   void log_step(const StepStats& stats, double seconds);
   bool validate();  // false: interrupted
@@ -56,6 +58,7 @@ class Trainer {
   SignalGuard signals_;
   std::int64_t first_step_, saved_step_;
   std::string last_val_;
+  std::map<int, double> flops_;  // per token, by depth
 };
 
 }  // namespace grt

@@ -64,17 +64,39 @@ TEST_SUITE("tools") {
     const test::TempDir dir;
     const std::string dense = write_model(dir, "dense"), grt = write_model(dir, "grt");
     const Json train = rows_of({"train", "--model", dense, grt, "--batch-size", "2"});
-    REQUIRE(train.size() == 4);
+    REQUIRE(train.size() == 5);
     CHECK(train[1]["context_length"] == 16);
     CHECK(train[1].contains("tokens_per_s"));
     CHECK(train[1].contains("peak_resident_bytes"));
-    CHECK(train[3]["name"] == grt + " / " + dense);
-    CHECK(train[3].contains("executed_flops_ratio"));
+    CHECK(train[3]["time_per_work_ratio"] == 1);
+    CHECK(train[4]["name"] == grt + " / " + dense);
+    CHECK(train[4].contains("executed_flops_ratio"));
 
     const Json decode = rows_of({"decode", "--model", dense, grt, "--tokens", "5"});
     REQUIRE(decode.size() == 4);
     CHECK(decode[1]["mean_context"] == 7);
     CHECK(decode[3].contains("bytes_ratio"));
+  }
+
+  TEST_CASE("bench train --scale compares every model with dense, which applies as many blocks") {
+    const test::TempDir dir;
+    const std::string file = (dir / "bench.json").string();
+    const test::Outcome o =
+        run_tool("bench", {"train", "--scale", "nano", "--context-length", "8", "--rounds", "1", "--json", file});
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+    const Json rows = read_json(file)["results"];
+    int compared = 0;
+    for (const char* family : {"dense", "grt", "poisson", "mor", "rrt", "ouro"}) {
+      const std::string name = std::string(family) + "-nano";
+      CHECK(contains(o.out, "\n  " + name));
+      for (const Json& row : rows) {
+        if (row["name"] != name + " / dense-nano") continue;
+        ++compared;
+        CHECK(row["executed_flops_ratio"].get<double>() > 0.6);
+        CHECK(row["executed_flops_ratio"].get<double>() < 2);
+      }
+    }
+    CHECK(compared == 6);
   }
 
   TEST_CASE("bench --context-length sets the length of a sequence") {
@@ -102,6 +124,8 @@ TEST_SUITE("tools") {
     CHECK(contains(error({"gemm", "--rounds", "0"}), "--rounds: must be at least 1, not 0"));
     CHECK(contains(error({"train", "--batch-size", "0"}), "--batch-size: must be at least 1, not 0"));
     CHECK(contains(error({"train", "--model", "gpt5"}), "--model gpt5: neither a file nor a preset"));
+    CHECK(contains(error({"train", "--scale", "tiny"}), "--scale: must be nano, small, medium, large, not \"tiny\""));
+    CHECK(contains(error({"train", "--scale", "nano", "--model", "grt-nano"}), "give one"));
     CHECK(contains(error({"train", "decode", "--on-request"}), "--on-request: goes with train"));
     CHECK(contains(error({"gemm", "--json", "/nowhere/x.json"}), "/nowhere/x.json"));
     CHECK(contains(error({"gemm", "--filter", "no such row"}), "--filter: no row"));
