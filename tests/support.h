@@ -47,10 +47,11 @@ struct Outcome {
   std::string out, err;
 };
 
-// A built binary at work.
+// A built binary, or any program, at work.
 class Running {
  public:
-  // Starts GRT_BIN_DIR/tool with the arguments (no shell), stdin from /dev/null. `env` holds NAME=VALUE entries to add.
+  // Starts GRT_BIN_DIR/tool, or `tool` itself if it is an absolute path, with the arguments (no shell), stdin from
+  // /dev/null. `env` holds NAME=VALUE entries to add.
   Running(const std::string& tool, const std::vector<std::string>& arguments, const std::vector<std::string>& env = {},
           const std::string& directory = "");
   ~Running();  // kills it if it still runs
