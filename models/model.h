@@ -56,6 +56,12 @@ struct DepthRange {
   int highest = kAnyDepth;
 };
 
+// One of several rules by which a model decides which tokens take a step.
+struct Routing {
+  std::string name, words;  // words: of a line for people
+  bool causal;              // Pass::causal_routing
+};
+
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
@@ -69,6 +75,9 @@ class LanguageModel {
   virtual DepthRule default_depth_rule() const = 0;
   // Is every exit trained for, not the one at full depth alone?
   virtual bool trains_exits() const { return default_depth_rule().random(); }
+  // Under the first an evaluation's losses are those of training, and its loss_NAME the same as its loss; those of the
+  // others are reported beside them. None: there is one way to go.
+  virtual std::vector<Routing> routings() const { return {}; }
   // Does something of before the recurrence enter each step, whose place Pass::reinjection gives away?
   virtual bool reinjects() const { return false; }
   virtual std::vector<std::string> applications(int depth) const = 0;  // block names in the order they are applied

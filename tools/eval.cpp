@@ -195,27 +195,30 @@ int run(int argc, char** argv) {
   const TokenData data = open_data(options, model->config());
 
   const EvalResult result = evaluate_shown(*model, data, eval);
-  const bool routed = model->config().architecture == "mor";  // by top-k, which looks ahead: also causally
-  EvalOptions in_order = eval;
-  in_order.causal_routing = true;
-  const EvalResult causal = routed ? evaluate_shown(*model, data, in_order) : EvalResult{};
+  const std::vector<Routing> routings = model->routings();
+  std::vector<EvalResult> otherwise;  // under those after the first
+  for (std::size_t i = 1; i < routings.size(); ++i) {
+    EvalOptions other = eval;
+    other.causal_routing = routings[i].causal;
+    otherwise.push_back(evaluate_shown(*model, data, other));
+  }
   if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
 
   const bool bytes = model->config().tokenizer == "bytes";
   fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
              model->config().context_length);
   print_table(result, bytes);
-  if (routed) {
-    fmt::print("with causal routing, as in generation:\n");
-    print_table(causal, bytes);
+  for (std::size_t i = 0; i < otherwise.size(); ++i) {
+    fmt::print("{}:\n", routings[i + 1].words);
+    print_table(otherwise[i], bytes);
   }
   std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
   if (options.json) {
     Json json = report(options, *model, result, depth, bytes, device_flags);
-    if (routed) {
-      json["loss_topk"] = json["loss"];
-      json["loss_causal"] = causal.by_depth.at(depth).mean;
-      json["loss_by_depth_causal"] = means(causal);
+    if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
+    for (std::size_t i = 0; i < otherwise.size(); ++i) {
+      json["loss_" + routings[i + 1].name] = otherwise[i].by_depth.at(depth).mean;
+      json["loss_by_depth_" + routings[i + 1].name] = means(otherwise[i]);
     }
     write_file(*options.json, json.dump(2) + "\n");
   }
