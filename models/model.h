@@ -81,6 +81,9 @@ class LanguageModel {
   // Does something of before the recurrence enter each step, whose place Pass::reinjection gives away?
   virtual bool reinjects() const { return false; }
   virtual std::vector<std::string> applications(int depth) const = 0;  // block names in the order they are applied
+  virtual KvLayout kv_layout(int depth) const = 0;
+  // Is there a meaning in keeping one key and value of a layer that is applied several times?
+  virtual bool reduces_kv() const { return false; }
   virtual Flops flops(std::int64_t context, int depth) const = 0;
   // Executed per token by a forward and backward pass of loss(): as a rule three times the forward pass's.
   virtual double training_flops(std::int64_t context, int depth) const;
@@ -98,7 +101,10 @@ class LanguageModel {
 
   // Throws Error naming `what` (a flag) and the range.
   void check_depth(int depth, const char* what = "depth") const;
-  KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth) const;
+  // Throws Error naming --kv and the model where it does not have the strategy.
+  void check_kv(KvStrategy strategy) const;
+  KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth,
+                     KvStrategy strategy = KvStrategy::full) const;
 
   const BackboneConfig& config() const { return backbone_->config; }
   Params& params() { return params_; }

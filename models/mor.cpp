@@ -165,7 +165,7 @@ void Mor::take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequ
   Var y;
   if (pass.cache) {
     const int slot = core_slot(r);
-    const KvCache own = pass.cache->of_sequence(slot, config_.n_core, sequence);
+    KvCache own = pass.cache->of_sequence(slot, config_.n_core, sequence);
     y = through(core_, x, &own);
     pass.cache->taken(slot, sequence) += static_cast<std::int64_t>(routed.size());
   } else {
