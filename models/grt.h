@@ -13,6 +13,7 @@ class Grt final : public RecurrentModel {
   DepthRange depths() const override { return {0, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"uniform", config_.r_min, config_.n_recurrences}; }
   bool reinjects() const override { return config_.use_injection; }
+  bool reduces_kv() const override { return true; }
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 

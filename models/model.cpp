@@ -85,11 +85,17 @@ void LanguageModel::check_depth(int depth, const char* what) const {
     check(lowest <= depth && depth <= highest, "{} {}: this model has exits at {}..{}", what, depth, lowest, highest);
 }
 
-KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int depth) const {
+void LanguageModel::check_kv(KvStrategy strategy) const {
+  check(strategy == KvStrategy::full || reduces_kv(), "--kv: this {} model keeps all keys and values: full, not {}",
+        config().architecture, name_of(strategy));
+}
+
+KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int depth, KvStrategy strategy) const {
   check_depth(depth);
+  check_kv(strategy);
   const BackboneConfig& c = config();
-  return KvCache(static_cast<int>(applications(depth).size()), batch, c.n_heads, capacity, c.head_size(),
-                 params_.values().dtype(), device());
+  return KvCache(kv_layout(depth), strategy, batch, c.n_heads, capacity, c.head_size(), params_.values().dtype(),
+                 device());
 }
 
 std::unique_ptr<LanguageModel> make_model(const Json& json, const std::string& where) {

@@ -56,6 +56,12 @@ struct DepthRange {
   int highest = kAnyDepth;
 };
 
+// One of several rules by which a model decides which tokens take a step.
+struct Routing {
+  std::string name, words;  // words: of a line for people
+  bool causal;              // Pass::causal_routing
+};
+
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
@@ -69,9 +75,15 @@ class LanguageModel {
   virtual DepthRule default_depth_rule() const = 0;
   // Is every exit trained for, not the one at full depth alone?
   virtual bool trains_exits() const { return default_depth_rule().random(); }
+  // Under the first an evaluation's losses are those of training, and its loss_NAME the same as its loss; those of the
+  // others are reported beside them. None: there is one way to go.
+  virtual std::vector<Routing> routings() const { return {}; }
   // Does something of before the recurrence enter each step, whose place Pass::reinjection gives away?
   virtual bool reinjects() const { return false; }
   virtual std::vector<std::string> applications(int depth) const = 0;  // block names in the order they are applied
+  virtual KvLayout kv_layout(int depth) const = 0;
+  // Is there a meaning in keeping one key and value of a layer that is applied several times?
+  virtual bool reduces_kv() const { return false; }
   virtual Flops flops(std::int64_t context, int depth) const = 0;
   // Executed per token by a forward and backward pass of loss() without recomputation, in products: counted by
   // rehearsing one on the device of ops/plan.h. As a rule about three times the forward pass's.
@@ -90,7 +102,10 @@ class LanguageModel {
 
   // Throws Error naming `what` (a flag) and the range.
   void check_depth(int depth, const char* what = "depth") const;
-  KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth) const;
+  // Throws Error naming --kv and the model where it does not have the strategy.
+  void check_kv(KvStrategy strategy) const;
+  KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth,
+                     KvStrategy strategy = KvStrategy::full) const;
 
   const BackboneConfig& config() const { return backbone_->config; }
   Params& params() { return params_; }

@@ -76,6 +76,11 @@ RecurrentModel::Unrolled Mor::unroll(const Tensor& tokens, const Pass& pass) con
   return pass.causal_routing ? routed_causally(tokens, pass) : routed_by_top_k(tokens, pass, nullptr);
 }
 
+std::vector<Routing> Mor::routings() const {
+  return {{"topk", "with top-k routing, as in training", false},
+          {"causal", "with causal routing, as in generation", true}};
+}
+
 Var Mor::loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const {
   check(!pass.causal_routing, "mor: the loss is that of top-k routing");
   Var aux, z;
@@ -160,7 +165,7 @@ void Mor::take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequ
   Var y;
   if (pass.cache) {
     const int slot = core_slot(r);
-    const KvCache own = pass.cache->of_sequence(slot, config_.n_core, sequence);
+    KvCache own = pass.cache->of_sequence(slot, config_.n_core, sequence);
     y = through(core_, x, &own);
     pass.cache->taken(slot, sequence) += static_cast<std::int64_t>(routed.size());
   } else {

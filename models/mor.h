@@ -17,6 +17,7 @@ class Mor final : public RecurrentModel {
   Unrolled unroll(const Tensor& tokens, const Pass& pass) const override;
   DepthRange depths() const override { return {1, config_.n_recurrences, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"fixed", 1, config_.n_recurrences}; }
+  std::vector<Routing> routings() const override;
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 

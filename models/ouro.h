@@ -20,6 +20,7 @@ class Ouro final : public RecurrentModel {
   DepthRange depths() const override { return {1, config_.n_recurrences, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"fixed", 1, config_.n_recurrences}; }
   bool trains_exits() const override { return true; }
+  bool reduces_kv() const override { return true; }
   Json config_json() const override { return to_json(config_); }
 
   // The exit gate's logit, (..., d) -> (..., 1); its sigmoid is the probability of stopping at this exit once reached.

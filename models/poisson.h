@@ -15,6 +15,7 @@ class Poisson final : public RecurrentModel {
   DepthRange depths() const override { return {1, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"poisson", 1, config_.n_recurrences}; }
   bool reinjects() const override { return true; }
+  bool reduces_kv() const override { return true; }
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 

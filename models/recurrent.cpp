@@ -72,6 +72,11 @@ std::vector<std::string> RecurrentModel::applications(int depth) const {
   return names;
 }
 
+KvLayout RecurrentModel::kv_layout(int depth) const {
+  const auto size = [](const std::vector<Block>& list) { return static_cast<int>(list.size()); };
+  return {size(prelude_), size(core_), depth, size(coda_)};
+}
+
 Flops RecurrentModel::flops(std::int64_t context, int depth) const {
   const BackboneConfig& c = config();
   const double d = static_cast<double>(c.d_model), blocks = static_cast<double>(applications(depth).size());

@@ -26,6 +26,7 @@ class RecurrentModel : public LanguageModel {
 
   void exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const override;
   std::vector<std::string> applications(int depth) const override;
+  KvLayout kv_layout(int depth) const override;
   // Of the blocks and the head. A model adds what else it does.
   Flops flops(std::int64_t context, int depth) const override;
 

@@ -42,7 +42,9 @@ struct Options {
       "2, ..., poisson at 1, 2, ..., mor, rrt and ouro at 1..R, dense at 1..n_layers");
     v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
-    v("kv", kv, "key/value strategy: full, which is exact");
+    v("kv", kv,
+      "full: exact; grt, poisson, ouro: mean, last or first, the loss of decoding token by token on a cache that keeps "
+      "so much of a core layer's steps");
     v("stride", stride,
       "begin a window every so many tokens and score each token in the first window that holds it; "
       "0: windows side by side");
@@ -75,7 +77,8 @@ void check_flags(const Options& options) {
   check(options.checkpoint.has_value(), "--checkpoint: expected the directory of a checkpoint");
   check(options.data.has_value() != options.text.has_value(), "--data, --text: expected one of the two, {}",
         options.data ? "not both" : "neither is given");
-  check(options.kv == "full", "--kv: must be full, not \"{}\"", options.kv);
+  check(kv_strategy(options.kv) == KvStrategy::full || !options.logits, "--logits: are those of --kv full, not {}",
+        options.kv);
   check(!options.json || !options.logits || !same_place(*options.json, *options.logits),
         "--json, --logits: both name {}", options.json.value_or(""));
   if (options.json) check_output("--json", *options.json, options);
@@ -186,7 +189,11 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const int depth = options.depth.value_or(model->depths().full);
-  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .further = true, .seed = options.seed};
+  EvalOptions eval{.batch_size = options.batch_size,
+                   .stride = options.stride,
+                   .further = true,
+                   .seed = options.seed,
+                   .kv = kv_strategy(options.kv)};
   if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
   const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
@@ -195,27 +202,30 @@ int run(int argc, char** argv) {
   const TokenData data = open_data(options, model->config());
 
   const EvalResult result = evaluate_shown(*model, data, eval);
-  const bool routed = model->config().architecture == "mor";  // by top-k, which looks ahead: also causally
-  EvalOptions in_order = eval;
-  in_order.causal_routing = true;
-  const EvalResult causal = routed ? evaluate_shown(*model, data, in_order) : EvalResult{};
+  const std::vector<Routing> routings = model->routings();
+  std::vector<EvalResult> otherwise;  // under those after the first
+  for (std::size_t i = 1; i < routings.size(); ++i) {
+    EvalOptions other = eval;
+    other.causal_routing = routings[i].causal;
+    otherwise.push_back(evaluate_shown(*model, data, other));
+  }
   if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
 
   const bool bytes = model->config().tokenizer == "bytes";
   fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
              model->config().context_length);
   print_table(result, bytes);
-  if (routed) {
-    fmt::print("with causal routing, as in generation:\n");
-    print_table(causal, bytes);
+  for (std::size_t i = 0; i < otherwise.size(); ++i) {
+    fmt::print("{}:\n", routings[i + 1].words);
+    print_table(otherwise[i], bytes);
   }
   std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
   if (options.json) {
     Json json = report(options, *model, result, depth, bytes, device_flags);
-    if (routed) {
-      json["loss_topk"] = json["loss"];
-      json["loss_causal"] = causal.by_depth.at(depth).mean;
-      json["loss_by_depth_causal"] = means(causal);
+    if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
+    for (std::size_t i = 0; i < otherwise.size(); ++i) {
+      json["loss_" + routings[i + 1].name] = otherwise[i].by_depth.at(depth).mean;
+      json["loss_by_depth_" + routings[i + 1].name] = means(otherwise[i]);
     }
     write_file(*options.json, json.dump(2) + "\n");
   }
