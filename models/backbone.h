@@ -18,9 +18,7 @@ struct Backbone {
         ln_f(s / "ln_f", c.d_model, c.bias) {}
 
   // wte[token] + wpe[position], (B, T) -> (B, T, d).
-  Var embed(const Tensor& tokens, const KvCache* cache) const {
-    return embedding(tokens, wte->var, wpe->var, cache ? cache->past : 0);
-  }
+  Var embed(const Tensor& tokens, const KvCache* cache) const;
 
   // `applications`: L, the block applications at full depth, which the projections' initial values depend on.
   BlockConfig block(int applications) const;

@@ -10,6 +10,7 @@ Dense::Dense(const DenseConfig& config) : config_(config) {
 
 // The exit at depth l is the final norm of block l's output.
 void Dense::exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const {
+  check(!pass.halting, "dense: tokens cannot stop before others");
   Var h = embed(tokens, pass);
   int layer = 0;
   for (const int depth : depths) {
@@ -21,6 +22,7 @@ void Dense::exits(const Tensor& tokens, std::span<const int> depths, const Pass&
     }
     visit(depth, backbone_->ln_f(h));
   }
+  if (pass.cache) pass.cache->leave();
 }
 
 std::vector<std::string> Dense::applications(int depth) const {

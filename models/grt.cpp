@@ -55,8 +55,13 @@ Var Grt::recur(const Var& h, const Anchor& anchor, int r, const Pass& pass) cons
 RecurrentModel::Unrolled Grt::unroll(const Tensor& tokens, const Pass& pass) const {
   const Var embedding = embed(tokens, pass), h_pre = prelude(embedding, pass);
   pass.show("anchor", 0, h_pre);
-  const Anchor fixed = anchor(h_pre, embedding, pass);
-  return {h_pre, [this, fixed, pass](const Var& h, int r) { return recur(h, fixed, r, pass); }};
+  const auto fixed = std::make_shared<Anchor>(anchor(h_pre, embedding, pass));
+  Unrolled u{h_pre, [this, fixed, pass](const Var& h, int r) { return recur(h, *fixed, r, pass); }};
+  u.keep = [fixed](const Tensor& rows) {
+    keep_rows(fixed->injected, rows);
+    keep_rows(fixed->gate, rows);
+  };
+  return u;
 }
 
 // Executed: with the anchor hoisted, each recurrence multiplies d x d once for inject, twice for the gate (6 d^2), and

@@ -14,6 +14,9 @@ class Grt final : public RecurrentModel {
   DepthRule default_depth_rule() const override { return {"uniform", config_.r_min, config_.n_recurrences}; }
   bool reinjects() const override { return config_.use_injection; }
   bool reduces_kv() const override { return true; }
+  bool halts(HaltKind kind) const override {
+    return kind == HaltKind::kl || (kind == HaltKind::gate && config_.use_gate);
+  }
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 

@@ -15,6 +15,19 @@ namespace {
 constexpr const char* kArchitectures = "dense, grt, poisson, mor, rrt or ouro";
 }  // namespace
 
+Var Backbone::embed(const Tensor& tokens, const KvCache* cache) const {
+  if (!cache) return embedding(tokens, wte->var, wpe->var);
+  const Tensor all =
+      Tensor::empty({tokens.dim(0), tokens.dim(1), config.d_model}, wte->var.value().dtype(), tokens.device());
+  std::int64_t row = 0;
+  for (const Run& run : cache->runs()) {
+    const Var part = embedding(tokens.range(row, {1, run.count}), wte->var, wpe->var, run.past);
+    all.device().copy(all.rows(row, run.count).raw(), part.value().raw(), part.value().bytes());
+    row += run.count;
+  }
+  return all;
+}
+
 BlockConfig Backbone::block(int applications) const {
   return {config.d_model, config.n_heads, config.bias, config.gelu_kind(), 0.02 / std::sqrt(2.0 * applications)};
 }
@@ -35,6 +48,7 @@ Var LanguageModel::embed(const Tensor& tokens, const Pass& pass) const {
     check(reinjects(), "reinjection: this {} model has nothing that enters each step again", config().architecture);
     check(!pass.training, "reinjection: in training it is the prelude's");
   }
+  if (pass.cache) pass.cache->enter(tokens.shape());
   const Var h = backbone_->embed(tokens, pass.cache);
   pass.show("embedding", 0, h);
   return h;

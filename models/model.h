@@ -16,13 +16,29 @@
 namespace grt {
 
 // Sees what a pass computes: before the recurrence at step 0, in it at step r = 1, 2, ... (models/grt.cpp for the
-// equations). All models: "embedding"; "state", which dense has after each block. Besides, grt and poisson: "anchor",
-// what re-enters each step. All recurrent ones but mor: "input" and "proposal", what enters and leaves the core. grt:
-// "gate_logit", before tau divides it. mor: "routed", the positions a step takes, (B, k) i32, filled up with -1.
+// equations). All models: "embedding"; "state", which dense has after each block. Besides, ouro: "exit_logit", of
+// stopping at an exit that is visited, (..., 1). grt and poisson: "anchor", what re-enters each step. All recurrent
+// ones but mor: "input" and "proposal", what enters and leaves the core. grt: "gate_logit", before tau divides it. mor:
+// "routed", the positions a step takes, (B, k) i32, filled up with -1.
 using Look = std::function<void(std::string_view what, int step, const Tensor& value)>;
 
 // Analysis in evaluation: what stands in the anchor's place in the input of each step.
 enum class Reinjection { prelude, state, embedding, zero };
+
+// By what tokens stop on their own: the divergence of the distributions of two exits that follow one another, how far
+// the gate is open, or the probability of having stopped.
+enum class HaltKind { kl, gate, prob };
+
+// A pass with a cache in which tokens stop on their own, to the depth asked for at most. A token that has stopped takes
+// no further part: later ones see its keys and values of its last step in all that follow, and in the coda those of its
+// exit, or of the depth under way before that.
+struct Halting {
+  // After `depth` steps, of the rows under way (1, n, d): those that go on, ascending. `seen` is the exit's state z if
+  // sees_exits; else the state of the recurrence, and a token passes through the coda after its last step alone.
+  std::function<std::vector<std::int32_t>(int depth, const Tensor& seen)> going;
+  bool sees_exits = true;
+  std::vector<int>* depths = nullptr;  // if given, becomes the steps of each row
+};
 
 // Everything a forward pass may depend on besides its tokens. The models have no modes.
 struct Pass {
@@ -30,10 +46,11 @@ struct Pass {
   // Names this pass's noise; `site` is set by the model. Outside training the seed alone counts, for poisson's state.
   NoiseKey key = {};
   bool recompute = false;    // the tape keeps one state for each recurrence (or dense block), no activations
-  KvCache* cache = nullptr;  // tokens follow cache->past earlier ones; one exit depth only
+  KvCache* cache = nullptr;  // earlier tokens; of several exits, the last one's coda stays. Made for at least its depth
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
   bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
   bool causal_routing = false;            // mor: no token's way depends on later ones; else by top-k over the sequence
+  const Halting* halting = nullptr;       // with a cache and one depth, where LanguageModel::halts
   const Look* look = nullptr;             // with `recompute`, sees a step again on the way back
   Reinjection reinjection = Reinjection::prelude;  // grt, poisson; grt's gate keeps its own anchor
 
@@ -84,6 +101,8 @@ class LanguageModel {
   virtual KvLayout kv_layout(int depth) const = 0;
   // Is there a meaning in keeping one key and value of a layer that is applied several times?
   virtual bool reduces_kv() const { return false; }
+  // Can tokens stop on their own, by what `kind` looks at?
+  virtual bool halts(HaltKind) const { return false; }
   virtual Flops flops(std::int64_t context, int depth) const = 0;
   // Executed per token by a forward and backward pass of loss() without recomputation, in products: counted by
   // rehearsing one on the device of ops/plan.h. As a rule about three times the forward pass's.

@@ -34,16 +34,21 @@ std::vector<std::int32_t> positive(const Tensor& logits) {
   return list;
 }
 
-// The positions of each sequence (B, k), of the longest; -1 where another has fewer.
-Tensor filled_up(const std::vector<std::vector<std::int32_t>>& routed, Device& device) {
+// Rows of a pass over (B, T) tokens as the positions of each sequence, (B, k) with k of the one with most; -1 where
+// another has fewer.
+Tensor filled_up(const std::vector<std::int32_t>& routed, const Shape& tokens, Device& device) {
+  std::vector<std::vector<std::int32_t>> positions(tokens[0]);
+  for (const std::int32_t row : routed)
+    positions[row / tokens[1]].push_back(static_cast<std::int32_t>(row % tokens[1]));
   std::size_t longest = 1;
-  for (const auto& positions : routed) longest = std::max(longest, positions.size());
-  std::vector<std::int32_t> rows(routed.size() * longest, -1);
-  for (std::size_t b = 0; b < routed.size(); ++b)
-    std::copy(routed[b].begin(), routed[b].end(), rows.begin() + static_cast<std::ptrdiff_t>(b * longest));
-  const Shape shape{static_cast<std::int64_t>(routed.size()), static_cast<std::int64_t>(longest)};
-  const Tensor t = Tensor::from<std::int32_t>(shape, rows, device);
-  device.sync();  // before `rows` dies
+  for (const auto& list : positions) longest = std::max(longest, list.size());
+  std::vector<std::int32_t> filled;
+  for (auto& list : positions) {
+    list.resize(longest, -1);
+    filled.insert(filled.end(), list.begin(), list.end());
+  }
+  const Tensor t = Tensor::from<std::int32_t>({tokens[0], static_cast<std::int64_t>(longest)}, filled, device);
+  device.sync();  // before `filled` dies
   return t;
 }
 
@@ -124,55 +129,50 @@ Var Mor::top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* 
 
 // --- causal ----------------------------------------------------------------------------------------------------------
 
+// The first step takes all tokens, a later one those that the step before took and whose own logit is above 0. Nothing
+// depends on tokens to come, and each sequence takes as many as it takes: their keys and values lie in a cache, in one
+// for this step alone if none is given.
 RecurrentModel::Unrolled Mor::routed_causally(const Tensor& tokens, const Pass& pass) const {
   check(!Tape::recording(), "mor: causal routing serves inference; it cannot be recorded on a tape");
-  Positions all(tokens.dim(1));
-  std::iota(all.begin(), all.end(), 0);
-  const auto step = [this, routed = std::vector<Positions>(tokens.dim(0), all), pass](const Var& h, int r) mutable {
-    return causal_step(h.value(), r, routed, pass);
-  };
-  return {prelude(embed(tokens, pass), pass), step, false};
-}
-
-// The first step takes all tokens, a later one those that the step before took and whose own logit is above 0. Nothing
-// depends on tokens to come, and each sequence takes as many as it takes.
-Tensor Mor::causal_step(const Tensor& h, int r, std::vector<Positions>& routed, const Pass& pass) const {
-  const Tensor next = h.clone();
-  const Shape one{1, h.dim(1), h.dim(2)};
-  for (std::size_t b = 0; b < routed.size(); ++b) {
-    const auto sequence = static_cast<std::int64_t>(b);
-    take_step(next.range(sequence * one.numel(), one), r, routed[b], sequence, pass);
+  const Var h = prelude(embed(tokens, pass), pass);
+  std::shared_ptr<KvCache> own;
+  if (!pass.cache) {
+    own = std::make_shared<KvCache>(KvLayout{.before = config_.n_core}, KvStrategy::full, tokens.dim(0),
+                                    config_.n_heads, tokens.dim(1), config_.head_size(), h.value().dtype(), device());
+    own->enter(tokens.shape());
   }
-  if (pass.look) pass.show("routed", r + 1, filled_up(routed, device()));
-  return next;
+  Positions all(tokens.numel());
+  std::iota(all.begin(), all.end(), 0);
+  const auto step = [this, routed = all, own, pass](const Var& before, int r) mutable {
+    for (std::int64_t b = 0; own && b < own->sequences(); ++b) own->forget(b, 0);
+    const Var after = own ? causal_step(before.value(), r, routed, *own, 0)
+                          : causal_step(before.value(), r, routed, *pass.cache, core_slot(r));
+    if (pass.look) pass.show("routed", r + 1, filled_up(routed, before.shape(), device()));
+    return after;
+  };
+  return {h, step, false};
 }
 
-// That of one sequence, h (1, T, d) in place. `routed`, the positions that the step before took, becomes this one's.
-void Mor::take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const {
-  if (routed.empty()) return;
-  Var x = gather_rows(h, index_of(routed, device())), z = routers_[r](x);
+// `routed`, the rows that the step before took, becomes this one's. The core's applications begin at `slot` of `cache`.
+Var Mor::causal_step(const Tensor& h, int r, Positions& routed, KvCache& cache, int slot) const {
+  if (routed.empty()) return h;
+  const Tensor rows = h.view({1, h.shape().rows(), h.shape().last()});
+  Var x = gather_rows(rows, index_of(routed, device())), z = routers_[r](x);
   if (r > 0) {
     const Positions chosen = positive(z.value());
     Positions kept;
     for (const std::int32_t i : chosen) kept.push_back(routed[i]);
     routed = kept;
-    if (routed.empty()) return;
+    if (routed.empty()) return h;
     const Tensor index = index_of(chosen, device());
     x = gather_rows(x, index);
     z = gather_rows(z, index);
   }
-
-  Var y;
-  if (pass.cache) {
-    const int slot = core_slot(r);
-    KvCache own = pass.cache->of_sequence(slot, config_.n_core, sequence);
-    y = through(core_, x, &own);
-    pass.cache->taken(slot, sequence) += static_cast<std::int64_t>(routed.size());
-  } else {
-    y = through(core_, x);
-  }
-  const Var next = gated_scatter(h, index_of(routed, device()), z, y, static_cast<float>(config_.router_scale));
-  device().copy(h.raw(), next.value().raw(), h.bytes());
+  cache.take(slot, routed);
+  const Var y = through(core_, x, &cache, slot);
+  cache.take_all();
+  return gated_scatter(rows, index_of(routed, device()), z, y, static_cast<float>(config_.router_scale))
+      .view(h.shape());
 }
 
 // The paper's formula counts every token in every step. Executed, under top-k: step r takes k_r of the S tokens, which

@@ -31,13 +31,12 @@ class Mor final : public RecurrentModel {
     Router(const Scope& s, const MorConfig& c);
     Var operator()(const Var& x) const;
   };
-  using Positions = std::vector<std::int32_t>;
+  using Positions = std::vector<std::int32_t>;  // rows of a pass
 
   Unrolled routed_by_top_k(const Tensor& tokens, const Pass& pass, Var* aux) const;
   Var top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* aux) const;
   Unrolled routed_causally(const Tensor& tokens, const Pass& pass) const;
-  Tensor causal_step(const Tensor& h, int r, std::vector<Positions>& routed, const Pass& pass) const;
-  void take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const;
+  Var causal_step(const Tensor& h, int r, Positions& routed, KvCache& cache, int slot) const;
 
   MorConfig config_;
   std::vector<Router> routers_;  // of each step

@@ -22,7 +22,14 @@ Ouro::Ouro(const OuroConfig& config) : RecurrentModel(config), config_(config) {
 }
 
 RecurrentModel::Unrolled Ouro::unroll(const Tensor& tokens, const Pass& pass) const {
-  return {prelude(embed(tokens, pass), pass), [this, pass](const Var& h, int t) { return core(h, t, pass); }};
+  return {prelude(embed(tokens, pass), pass), [this, pass](const Var& h, int t) { return core(h, t, pass); }, true,
+          [](const Tensor&) {}};
+}
+
+Var Ouro::finish(const Var& h, int depth, const Pass& pass) const {
+  const Var z = RecurrentModel::finish(h, depth, pass);
+  if (pass.look) pass.show("exit_logit", depth, gate_logit(z));
+  return z;
 }
 
 Ouro::Exits Ouro::run_exits(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const {

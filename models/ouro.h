@@ -11,6 +11,7 @@ class Ouro final : public RecurrentModel {
   explicit Ouro(const OuroConfig& config);
 
   Unrolled unroll(const Tensor& tokens, const Pass& pass) const override;
+  Var finish(const Var& h, int depth, const Pass& pass) const override;
   // The mean over tokens of sum_t p_t CE_t - beta entropy(p), over the exits 1..depth. With pass.exit_gate_alone: how
   // well the gate tells whether going on to exit t lowers CE_t.
   Var loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const override;
@@ -21,6 +22,7 @@ class Ouro final : public RecurrentModel {
   DepthRule default_depth_rule() const override { return {"fixed", 1, config_.n_recurrences}; }
   bool trains_exits() const override { return true; }
   bool reduces_kv() const override { return true; }
+  bool halts(HaltKind kind) const override { return kind == HaltKind::prob; }
   Json config_json() const override { return to_json(config_); }
 
   // The exit gate's logit, (..., d) -> (..., 1); its sigmoid is the probability of stopping at this exit once reached.

@@ -18,11 +18,21 @@ Tensor Poisson::initial_state(const Shape& shape, const Pass& pass) const {
   if (config_.initial_state == "zero") return Tensor::zeros(shape, dtype, device());
   const NoiseKey key = pass.noise(kInitialState);
   if (pass.training) return truncated_normal(shape, kInitialStd, key, 0, dtype, device());
-  const Tensor one =
-      truncated_normal({shape[1], shape[2]}, kInitialStd, key, pass.cache ? pass.cache->past : 0, dtype, device());
+  const auto at = [&](std::int64_t first, std::int64_t count) {
+    return truncated_normal({count, shape[2]}, kInitialStd, key, first, dtype, device());
+  };
   const Tensor all = Tensor::empty(shape, dtype, device());
-  for (std::int64_t b = 0; b < shape[0]; ++b)
-    device().copy(all.range(b * one.numel(), one.shape()).raw(), one.raw(), one.bytes());
+  std::int64_t row = 0;
+  const auto append = [&](const Tensor& part) {
+    device().copy(all.rows(row, part.dim(0)).raw(), part.raw(), part.bytes());
+    row += part.dim(0);
+  };
+  if (pass.cache) {
+    for (const Run& run : pass.cache->runs()) append(at(run.past, run.count));
+  } else {
+    const Tensor one = at(0, shape[1]);
+    for (std::int64_t b = 0; b < shape[0]; ++b) append(one);
+  }
   return all;
 }
 
@@ -34,9 +44,11 @@ Var Poisson::recur(const Var& s, const Var& anchor, int r, const Pass& pass) con
 RecurrentModel::Unrolled Poisson::unroll(const Tensor& tokens, const Pass& pass) const {
   const Var embedding = embed(tokens, pass), e = prelude(embedding, pass);
   pass.show("anchor", 0, e);
-  const Var anchor = fix_injection(*adapter_, embedding, e, pass);
-  return {initial_state(e.shape(), pass),
-          [this, anchor, pass](const Var& s, int r) { return recur(s, anchor, r, pass); }};
+  const auto anchor = std::make_shared<Var>(fix_injection(*adapter_, embedding, e, pass));
+  Unrolled u{initial_state(e.shape(), pass),
+             [this, anchor, pass](const Var& s, int r) { return recur(s, *anchor, r, pass); }};
+  u.keep = [anchor](const Tensor& rows) { keep_rows(*anchor, rows); };
+  return u;
 }
 
 Var Poisson::finish(const Var& s, int depth, const Pass& pass) const {

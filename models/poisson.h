@@ -16,6 +16,7 @@ class Poisson final : public RecurrentModel {
   DepthRule default_depth_rule() const override { return {"poisson", 1, config_.n_recurrences}; }
   bool reinjects() const override { return true; }
   bool reduces_kv() const override { return true; }
+  bool halts(HaltKind kind) const override { return kind == HaltKind::kl; }
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 

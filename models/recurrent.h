@@ -15,9 +15,10 @@ class RecurrentModel : public LanguageModel {
   // The recurrence of one pass, step by step. What stays the same over the steps (the anchor, who is routed where) lies
   // in `step`, which is called for r = 0, 1, ... in order.
   struct Unrolled {
-    Var h;                                         // the state that the first step begins with, (B, T, d)
-    std::function<Var(const Var& h, int r)> step;  // the state after r + 1 steps from that after r
-    bool repeatable = true;                        // recomputation may call `step` again
+    Var h;                                              // the state that the first step begins with, (B, T, d)
+    std::function<Var(const Var& h, int r)> step;       // the state after r + 1 steps from that after r
+    bool repeatable = true;                             // recomputation may call `step` again
+    std::function<void(const Tensor& rows)> keep = {};  // go on with these rows (1, k) alone; where tokens may halt
   };
   virtual Unrolled unroll(const Tensor& tokens, const Pass& pass) const = 0;
 
@@ -33,6 +34,8 @@ class RecurrentModel : public LanguageModel {
  protected:
   explicit RecurrentModel(const RecurrentConfig& config);
 
+  static void keep_rows(Var& x, const Tensor& rows);  // (1, k); x may be none
+
   void visit_exits(Unrolled u, std::span<const int> depths, const Pass& pass, const Visit& visit) const;
   Var prelude(const Var& embedding, const Pass& pass) const;
   Var core(const Var& x, int r, const Pass& pass) const;  // the core's application in step r
@@ -44,6 +47,9 @@ class RecurrentModel : public LanguageModel {
   int core_slot(int r) const { return static_cast<int>(prelude_.size() + r * core_.size()); }  // first of step r
 
   std::vector<Block> prelude_, core_, coda_;
+
+ private:
+  void halt_on_the_way(Unrolled u, int deepest, const Pass& pass, const Visit& visit) const;
 };
 
 }  // namespace grt

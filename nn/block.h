@@ -40,13 +40,13 @@ struct Attention {
         c_attn(s / "c_attn", c.width, 3 * c.width, c.bias),
         c_proj(s / "c_proj", c.width, c.width, c.bias, {0, c.proj_std}) {}
 
-  // x (B, T, d) -> (B, T, d). With a cache, x holds the tokens after cache->past earlier ones.
+  // x (B, T, d) -> (B, T, d). With a cache, its rows are the tokens of the runs of `cache` that are under way.
   Var operator()(const Var& x, KvCache* cache, int slot, const LowRankPair& own = {}) const {
     const Var qkv = c_attn(x, own.in);
     if (!cache) return c_proj(attention(qkv, heads), own.proj);
     const KvSlot& kept = cache->slot(slot);
-    const Var mixed = attention(qkv, heads, kept.keys, kept.values, cache->past);
-    cache->appended(slot, x.shape()[1]);
+    const Var mixed = attention(qkv, heads, kept.keys, kept.values, cache->runs());
+    cache->appended(slot);
     return c_proj(mixed, own.proj);
   }
 };

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "core/tensor.h"
+#include "ops/ops.h"
 
 namespace grt {
 
@@ -24,48 +25,80 @@ struct KvLayout {
   int before = 0, core = 0, steps = 0, after = 0;
 
   int applications() const { return before + core * steps + after; }
+  int first_after() const { return before + core * steps; }
   int slots(KvStrategy strategy) const {
     return strategy == KvStrategy::full || steps < 2 ? applications() : before + core + after;
   }
 };
 
 struct KvSlot {
-  Tensor keys, values;              // (B, H, capacity, D)
-  std::vector<std::int64_t> taken;  // by sequence: the tokens in a slot that does not get all of them (mor)
-  Tensor held_keys, held_values;    // (B, H, n, D): of the n tokens under way, what will be kept; within a pass alone
+  Tensor keys, values;                           // (B, H, capacity, D)
+  std::vector<std::vector<std::int32_t>> taken;  // by sequence: the positions in a slot that does not get all (mor)
+  Tensor held_keys, held_values;                 // (H, N, D): of a pass's N tokens, what will be kept; within it alone
 };
 
-struct KvCache {
+// Sequences grow independently: each has its own length. A pass appends its tokens: they enter(), a layer asks for the
+// slot of its application and tells when it has filled it, tokens may halt() before the last step, and leave().
+class KvCache {
+ public:
   KvCache(const KvLayout& layout, KvStrategy strategy, std::int64_t batch, int heads, std::int64_t capacity,
           std::int64_t head_size, DType dtype, Device& device);
 
-  const KvSlot& slot(int application) const;
-  std::int64_t& taken(int application, std::int64_t sequence) {
-    return slots_.at(place(application)).taken.at(sequence);
-  }
-
-  // To be called when the application has put the keys and values of `count` tokens behind those of the past.
-  void appended(int application, std::int64_t count);
-
-  // `count` applications of one sequence from `first` on, in the same memory; its past is what the first of them has
-  // taken. Of a full cache.
-  KvCache of_sequence(int first, int count, std::int64_t sequence) const;
-
-  void repeat(const KvCache& one);  // makes each sequence what `one`, of a single sequence, is
-
+  const KvLayout& layout() const { return layout_; }
+  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t capacity() const { return slots_.empty() ? 0 : slots_[0].keys.dim(2); }
   std::int64_t bytes() const;  // of keys and values
+  std::int64_t length(std::int64_t sequence) const { return lengths_.at(sequence); }
+  const KvSlot& slot(int application) const;
 
-  std::int64_t past = 0;  // tokens in the cache; whoever runs a forward pass advances it afterwards
+  // The next rows of the next pass are `count` tokens of a sequence. If nothing is expected, a pass over tokens (B, T)
+  // brings T for each of B sequences.
+  void expect(std::int64_t sequence, std::int64_t count);
+  void forget(std::int64_t sequence, std::int64_t length);  // what came after its first `length` tokens
+  // Makes a sequence what one of `from` is, a cache that differs in the number of sequences at most.
+  void copy_sequence(std::int64_t sequence, const KvCache& from, std::int64_t original);
+
+  // --- within a pass, by the model ---
+  void enter(const Shape& tokens);                        // (B, T)
+  const std::vector<Run>& runs() const { return runs_; }  // of the rows under way
+  // Until take_all(), these of the rows under way (ascending) are the only ones, for the applications from
+  // `application` on. Their keys and values come behind those that it took of each sequence before.
+  void take(int application, std::span<const std::int32_t> rows);
+  void take_all() { runs_ = runs_of(under_way_); }
+  void appended(int application);  // the keys and values of the rows under way are in the slot
+  // After `steps` steps, the tokens of all rows but those of `going` (ascending) stop: where a later step looks for
+  // their keys and values it finds those of the last step they took.
+  void halt(std::span<const std::int32_t> going, int steps);
+  void take_up_all();  // those that stopped as well, for the layers after the core
+  void leave();        // the tokens are in the cache
+
+  // Keys and values of a step that a token did not take, which were copied from an earlier step.
+  std::int64_t substituted() const { return substituted_; }
 
  private:
-  KvCache() = default;
+  struct Token {
+    std::int64_t sequence, position;
+    std::int64_t row, run;  // in the pass as it began
+  };
+
   int place(int application) const;
-  void reduce(const Tensor& fresh, Tensor& held, int step, std::int64_t count) const;
+  bool holds() const { return strategy_ == KvStrategy::mean || strategy_ == KvStrategy::first; }
+  static std::vector<Run> runs_of(std::span<const Token> tokens);
+  // Elements of token `first` and the count - 1 after it in the same run, of one head.
+  static Tensor kept(const Tensor& cache, const Token& first, std::int64_t head, std::int64_t count);
+  Tensor held(const Tensor& held, const Token& first, std::int64_t head, std::int64_t count) const;
+  void hold(KvSlot& slot, float weight, bool add) const;
+  void put_back(KvSlot& slot) const;
+  void stop_at(int steps, std::span<const Token> tokens);
 
   KvLayout layout_;
   KvStrategy strategy_ = KvStrategy::full;
   std::vector<KvSlot> slots_;
+  std::vector<std::int64_t> lengths_;
+  std::vector<Run> expected_, runs_;
+  std::vector<Token> entered_, under_way_;
+  std::int64_t substituted_ = 0;
+  bool routed_ = false;  // there are slots that do not get all tokens
 };
 
 }  // namespace grt

@@ -52,6 +52,19 @@ Var attention(const Var& qkv, int heads);
 // Inference only. qkv (B, n, 3C) -> (B, n, C). Throws when past + n exceeds the capacity.
 Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
 
+// `count` tokens that follow one another in one sequence of a cache, after `past` earlier ones.
+struct Run {
+  std::int64_t sequence, past, count;
+  bool operator==(const Run&) const = default;
+};
+
+// Up to so many tokens of a run have the bits they would have alone.
+inline constexpr std::int64_t kTokensAsAlone = 4;
+
+// The same for tokens of sequences that have come differently far: the rows of qkv (..., 3C) are those of the runs, one
+// run after the other, and a later run of a sequence sees the earlier ones. -> (..., C).
+Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::span<const Run> runs);
+
 // --- loss.cpp ---
 
 // Mean over all rows of -log softmax(z w^T)[target], in nats, of one element. z (..., C), w (Vp, C), targets (...) i32

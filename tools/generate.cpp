@@ -1,14 +1,17 @@
 // generate: text from a checkpoint, printed as it is made; or the ids, their log-probabilities, the score of given ids.
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "core/files.h"
 #include "core/flags.h"
+#include "core/json.h"
 #include "core/main.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
@@ -20,7 +23,7 @@ namespace grt {
 namespace {
 
 struct Options {
-  std::optional<std::string> checkpoint, prompt, prompt_file, prompt_ids, score_ids;
+  std::optional<std::string> checkpoint, prompt, prompt_file, prompt_ids, score_ids, exit;
   std::int64_t tokens = 100;
   int samples = 1;
   std::optional<int> depth;
@@ -32,14 +35,21 @@ struct Options {
     v("checkpoint", checkpoint,
       "a run's directory (its latest checkpoint), or a directory with config.json and model.safetensors");
     v("prompt", prompt, "text to continue; empty or left out: the beginning of a document");
-    v("prompt-file", prompt_file, "file whose text to continue");
+    v("prompt-file", prompt_file,
+      "file whose text to continue; of a .jsonl file each line, {\"text\": ...} or {\"ids\": [...]}, is a prompt of "
+      "its "
+      "own, and all are continued side by side");
     v("prompt-ids", prompt_ids, "token ids to continue, such as 1,2,3");
     v("tokens", tokens, "tokens to make");
-    v("samples", samples, "continuations to make, with random numbers of their own");
+    v("samples", samples, "continuations of each prompt, with random numbers of their own");
     v("depth", depth, "exit to use: the recurrences of the core (default: full depth)");
     v("kv", kv,
       "what the cache keeps of a core layer's keys and values: full (all, exact); grt, poisson, ouro: mean, last or "
       "first of the steps");
+    v("exit", exit,
+      "let each token stop before --depth: kl:x where the distributions of two exits diverge by less than x nats (grt, "
+      "poisson; 5e-4), gate:x where the gate is open by less than x (grt), prob:q where the probability of having "
+      "stopped reaches q (ouro)");
     v("overflow", overflow,
       "past the context length: error, or slide, which drops the oldest half of the context and computes the rest "
       "anew");
@@ -48,7 +58,9 @@ struct Options {
     v("print-ids", print_ids, "print the new ids instead of text, on one line for each sample");
     v("print-logprobs", print_logprobs, "print a line `id logprob` (nats, without temperature) for each new token");
     v("score-ids", score_ids, "print the log-probability of each of these ids after the prompt and make no tokens");
-    v("stats", stats, "print speed and memory to stderr");
+    v("stats", stats,
+      "print speed and memory to stderr; with --exit the depths and how often full depth agrees, which runs it as "
+      "well");
   }
 };
 
@@ -85,15 +97,40 @@ std::vector<int> beginning(const BackboneConfig& config) {
   return {id};
 }
 
-std::vector<int> prompt_of(const Options& options, const BackboneConfig& config) {
-  std::vector<int> ids;
-  if (options.prompt_ids) {
-    ids = parse_ids("--prompt-ids", *options.prompt_ids);
-  } else if (options.prompt_file || (options.prompt && !options.prompt->empty())) {
-    const std::string text = options.prompt_file ? read_file(*options.prompt_file) : *options.prompt;
-    ids = model_tokenizer(config, "give ids by --prompt-ids")->encode(text);
+bool has_lines(const Options& options) { return options.prompt_file && options.prompt_file->ends_with(".jsonl"); }
+
+std::vector<int> encoded(const BackboneConfig& config, const std::string& text) {
+  return text.empty() ? std::vector<int>() : model_tokenizer(config, "give ids by --prompt-ids")->encode(text);
+}
+
+// A line of a .jsonl file.
+std::vector<int> prompt_of_line(const std::string& line, const std::string& where, const BackboneConfig& config) {
+  const Json json = Json::parse(line, nullptr, false);
+  const bool one = json.is_object() && json.size() == 1;
+  if (one && json.contains("text") && json["text"].is_string()) return encoded(config, json["text"]);
+  const auto whole = [](const Json& id) { return id.is_number_integer() && id >= -1 && id <= 1 << 30; };
+  check(one && json.contains("ids") && json["ids"].is_array() &&
+            std::all_of(json["ids"].begin(), json["ids"].end(), whole),
+        "{}: expected {{\"text\": ...}} or {{\"ids\": [...]}}, got {}", where, line.substr(0, 100));
+  return json["ids"];
+}
+
+std::vector<std::vector<int>> prompts_of(const Options& options, const BackboneConfig& config) {
+  std::vector<std::vector<int>> prompts;
+  if (has_lines(options)) {
+    std::istringstream lines(read_file(*options.prompt_file));
+    int number = 0;
+    for (std::string line; std::getline(lines, line);)
+      prompts.push_back(prompt_of_line(line, fmt::format("{}, line {}", *options.prompt_file, ++number), config));
+    check(!prompts.empty(), "{}: has no line", *options.prompt_file);
+  } else if (options.prompt_ids) {
+    prompts = {parse_ids("--prompt-ids", *options.prompt_ids)};
+  } else {
+    prompts = {encoded(config, options.prompt_file ? read_file(*options.prompt_file) : options.prompt.value_or(""))};
   }
-  return ids.empty() ? beginning(config) : ids;
+  for (std::vector<int>& prompt : prompts)
+    if (prompt.empty()) prompt = beginning(config);
+  return prompts;
 }
 
 void print_now(const std::string& text) {
@@ -102,17 +139,24 @@ void print_now(const std::string& text) {
   check(ok, "stdout: cannot write: {}", std::generic_category().message(errno));
 }
 
-std::string heading(int sample, int samples) {
-  return samples == 1 ? "" : fmt::format("--- sample {} of {} ---\n", sample + 1, samples);
+using Prompts = std::vector<std::vector<int>>;
+
+std::string heading(int continuation, int prompts, int samples) {
+  const int prompt = continuation / samples + 1, sample = continuation % samples + 1;
+  if (prompts > 1 && samples > 1)
+    return fmt::format("--- prompt {} of {}, sample {} of {} ---\n", prompt, prompts, sample, samples);
+  if (prompts > 1) return fmt::format("--- prompt {} of {} ---\n", prompt, prompts);
+  return samples > 1 ? fmt::format("--- sample {} of {} ---\n", sample, samples) : "";
 }
 
-// The first sample appears as it is made, the others when all are done.
-GenerateStats print_text(const LanguageModel& model, std::span<const int> prompt, const GenerateOptions& options) {
+// The first continuation appears as it is made, the others when all are done.
+GenerateStats print_text(const LanguageModel& model, const Prompts& prompts, const GenerateOptions& options) {
   const auto tokenizer = model_tokenizer(model.config(), "print ids with --print-ids instead of text");
-  std::vector<Utf8Stream> streams(options.samples);
-  std::vector<std::string> held(options.samples);
-  print_now(heading(0, options.samples));
-  const GenerateStats stats = generate(model, prompt, options, [&](int sample, const NewToken& token) {
+  const int count = static_cast<int>(prompts.size()), all = count * options.samples;
+  std::vector<Utf8Stream> streams(all);
+  std::vector<std::string> held(all);
+  print_now(heading(0, count, options.samples));
+  const GenerateStats stats = generate(model, prompts, options, [&](int sample, const NewToken& token) {
     const std::string text = streams[sample].push(tokenizer->decode(token.id));
     if (sample == 0) {
       print_now(text);
@@ -120,16 +164,16 @@ GenerateStats print_text(const LanguageModel& model, std::span<const int> prompt
       held[sample] += text;
     }
   });
-  for (int i = 0; i < options.samples; ++i)
-    print_now((i ? heading(i, options.samples) : "") + held[i] + streams[i].flush() + "\n");
+  for (int i = 0; i < all; ++i)
+    print_now((i ? heading(i, count, options.samples) : "") + held[i] + streams[i].flush() + "\n");
   return stats;
 }
 
-GenerateStats print_numbers(const LanguageModel& model, std::span<const int> prompt, const GenerateOptions& options,
+GenerateStats print_numbers(const LanguageModel& model, const Prompts& prompts, const GenerateOptions& options,
                             bool ids, bool logprobs) {
-  std::vector<std::vector<NewToken>> samples(options.samples);
+  std::vector<std::vector<NewToken>> samples(prompts.size() * options.samples);
   const GenerateStats stats =
-      generate(model, prompt, options, [&](int sample, const NewToken& token) { samples[sample].push_back(token); });
+      generate(model, prompts, options, [&](int sample, const NewToken& token) { samples[sample].push_back(token); });
   for (const std::vector<NewToken>& tokens : samples) {
     std::string line, lines;
     for (const NewToken& token : tokens) {
@@ -141,13 +185,45 @@ GenerateStats print_numbers(const LanguageModel& model, std::span<const int> pro
   return stats;
 }
 
-void print_stats(const GenerateStats& s, int samples) {
+double share(std::int64_t part, std::int64_t all) {
+  return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
+}
+
+void print_depths(const GenerateStats& s) {
+  std::int64_t steps = 0;
+  std::string list;
+  for (const auto& [depth, tokens] : s.depths) {
+    steps += depth * tokens;
+    list += fmt::format("  {}: {:.1f} %", depth, 100 * share(tokens, s.new_tokens));
+  }
+  fmt::print(stderr, "depth: {:.3f} on average;{}\n", share(steps, s.new_tokens), list);
+  if (s.agreement) fmt::print(stderr, "agreement with full depth: {:.2f} % of the tokens\n", 100 * *s.agreement);
+  fmt::print(stderr, "keys and values of steps not taken, copied: {}\n", s.substituted);
+}
+
+void print_stats(const GenerateStats& s, std::size_t samples) {
   const double tokens = static_cast<double>(s.new_tokens);
   fmt::print(stderr, "prompt: {} tokens in {:.3f} s\n", s.prompt_tokens, s.prompt_seconds);
   fmt::print(stderr, "made: {} tokens in {} sample(s), {:.3f} s", s.new_tokens, samples, s.seconds);
   if (s.new_tokens > 0 && s.seconds > 0)
     fmt::print(stderr, ": {:.1f} tokens/s, {:.3f} ms/token", tokens / s.seconds, 1000 * s.seconds / tokens);
   fmt::print(stderr, "\nkey/value cache: {} bytes\n", s.cache_bytes);
+}
+
+// Before any file is read.
+GenerateOptions generation_options(const Options& options, const Sampling& sampling) {
+  GenerateOptions generation;
+  generation.tokens = options.tokens;
+  generation.samples = options.samples;
+  generation.sampling = sampling;
+  generation.decode.depth = options.depth;
+  generation.decode.slide = options.overflow == "slide";
+  generation.decode.seed = sampling.seed;
+  generation.decode.kv = kv_strategy(options.kv);
+  if (options.exit) generation.decode.exit = exit_rule(*options.exit);
+  generation.compare = options.stats && options.exit;
+  check_generation(generation);
+  return generation;
 }
 
 int run(int argc, char** argv) {
@@ -160,30 +236,26 @@ int run(int argc, char** argv) {
   flags.add(device_flags);
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options);
-  const DecodeOptions decode{.depth = options.depth,
-                             .slide = options.overflow == "slide",
-                             .seed = sampling.seed,
-                             .kv = kv_strategy(options.kv)};
-  GenerateOptions generation{
-      .tokens = options.tokens, .samples = options.samples, .sampling = sampling, .decode = decode};
-  check_generation(generation);
+  GenerateOptions generation = generation_options(options, sampling);
 
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
-  const std::vector<int> prompt = prompt_of(options, model->config());
+  const Prompts prompts = prompts_of(options, model->config());
   if (options.score_ids) {
-    for (const double logprob : score(*model, prompt, parse_ids("--score-ids", *options.score_ids), decode))
-      fmt::print("{}\n", logprob);
+    check(prompts.size() == 1, "--score-ids: scores after one prompt, not {}", prompts.size());
+    const std::vector<int> ids = parse_ids("--score-ids", *options.score_ids);
+    for (const double logprob : score(*model, prompts[0], ids, generation.decode)) fmt::print("{}\n", logprob);
     return 0;
   }
 
   const bool numbers = options.print_ids || options.print_logprobs;
   if (options.stop_at_end && (!numbers || flags.given("stop-at-end")))
     generation.stop_id = make_tokenizer(model->config().tokenizer)->end_of_document();
-  const GenerateStats stats = numbers
-                                  ? print_numbers(*model, prompt, generation, options.print_ids, options.print_logprobs)
-                                  : print_text(*model, prompt, generation);
-  if (options.stats) print_stats(stats, options.samples);
+  const GenerateStats stats =
+      numbers ? print_numbers(*model, prompts, generation, options.print_ids, options.print_logprobs)
+              : print_text(*model, prompts, generation);
+  if (options.stats) print_stats(stats, prompts.size() * options.samples);
+  if (options.stats && options.exit) print_depths(stats);
   return 0;
 }
 

@@ -67,8 +67,8 @@ void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<co
     step.cache = &cache;
     const Tensor all = Tensor::empty({batch, time, width}, model.params().values().dtype(), device);
     const Tensor column = Tensor::empty({batch, 1}, DType::i32, device);
-    for (; cache.past < time; ++cache.past) {
-      const auto at = [&](std::int64_t b) { return b * time + cache.past; };
+    for (std::int64_t t = 0; t < time; ++t) {
+      const auto at = [&](std::int64_t b) { return b * time + t; };
       for (std::int64_t b = 0; b < batch; ++b) copy(column.range(b, {1}), tokens.range(at(b), {1}));
       const Tensor z = model.hidden(column, depth, step).value();
       for (std::int64_t b = 0; b < batch; ++b) copy(all.range(at(b) * width, {width}), z.range(b * width, {width}));

@@ -80,6 +80,7 @@ TEST_SUITE("models") {
       const auto model = build(toy(architecture));
       std::vector<std::pair<std::string, int>> expected = {{"embedding", 0}};
       if (architecture == "grt" || architecture == "poisson") expected.push_back({"anchor", 0});
+      if (architecture == "ouro") expected.push_back({"exit_logit", 3});
       for (int step = architecture == "dense" ? 1 : 0; step <= 3; ++step) expected.push_back({"state", step});
       for (const std::string& name : names)
         for (int step = 1; step <= 3; ++step) expected.push_back({name, step});

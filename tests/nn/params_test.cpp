@@ -138,6 +138,63 @@ TEST_SUITE("nn") {
     CHECK(cache.slot(0).keys.raw() != cache.slot(1).keys.raw());
     CHECK(test::contains(test::error_of([&] { cache.slot(3); }), "slot 3 of 3"));
   }
+
+  TEST_CASE("the sequences of a cache have lengths of their own, which a pass adds to and forget() takes from") {
+    KvCache cache({.before = 1}, KvStrategy::full, 3, 2, 6, 4, DType::f32, test::cpu());
+    cache.enter({3, 2});
+    CHECK(cache.runs() == std::vector<Run>{{0, 0, 2}, {1, 0, 2}, {2, 0, 2}});
+    CHECK(cache.length(1) == 0);
+    cache.leave();
+    CHECK(cache.length(1) == 2);
+
+    cache.expect(2, 1);
+    cache.expect(0, 3);
+    cache.expect(2, 2);
+    cache.enter({1, 6});
+    CHECK(cache.runs() == std::vector<Run>{{2, 2, 1}, {0, 2, 3}, {2, 3, 2}});
+    const std::vector<std::int32_t> going = {0, 2, 3, 5};
+    cache.halt(going, 0);
+    CHECK(cache.runs() == std::vector<Run>{{2, 2, 1}, {0, 3, 2}, {2, 4, 1}});
+    cache.take_up_all();
+    CHECK(cache.runs().size() == 3);
+    cache.leave();
+    CHECK(cache.length(0) == 5);
+    CHECK(cache.length(1) == 2);
+    CHECK(cache.length(2) == 5);
+    cache.forget(2, 3);
+    CHECK(cache.length(2) == 3);
+
+    cache.expect(2, 4);
+    CHECK(test::error_of([&] { cache.enter({1, 4}); }) == "key/value cache: 3 + 4 tokens do not fit into one of 6");
+    cache.expect(1, 2);
+    CHECK(test::error_of([&] { cache.enter({1, 3}); }) == "key/value cache: 3 tokens where 2 are expected");
+    CHECK(test::contains(test::error_of([&] { cache.enter({2, 1}); }), "2 sequences, but it is one of 3"));
+  }
+
+  TEST_CASE("a slot that gets some of the tokens has them side by side, and forgets those of later positions") {
+    KvCache cache({.before = 2}, KvStrategy::full, 2, 1, 8, 4, DType::f32, test::cpu());
+    cache.expect(0, 3);
+    cache.expect(1, 2);
+    cache.enter({1, 5});
+    const std::vector<std::int32_t> first = {0, 2, 4}, second = {0};
+    cache.take(1, first);
+    CHECK(cache.runs() == std::vector<Run>{{0, 0, 2}, {1, 0, 1}});
+    cache.take_all();
+    CHECK(cache.runs() == std::vector<Run>{{0, 0, 3}, {1, 0, 2}});
+    cache.leave();
+    KvCache copy({.before = 2}, KvStrategy::full, 1, 1, 8, 4, DType::f32, test::cpu());
+    copy.copy_sequence(0, cache, 0);
+    CHECK(copy.length(0) == 3);
+    CHECK(test::same_bits(copy.slot(1).keys.range(0, {8, 4}), cache.slot(1).keys.range(0, {8, 4})));
+    cache.forget(0, 2);
+    for (KvCache* c : {&cache, &copy}) {
+      c->expect(0, 1);
+      c->enter({1, 1});
+      c->take(1, second);
+      CHECK(c->runs() == std::vector<Run>{{0, c == &cache ? 1 : 2, 1}});
+      c->leave();
+    }
+  }
 }
 
 }  // namespace

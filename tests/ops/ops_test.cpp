@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "autograd/gradcheck.h"
@@ -171,6 +172,71 @@ TEST_SUITE("ops") {
     }
   }
 
+  TEST_CASE("the attention of runs is that of each sequence by itself, wherever its tokens stand in the batch") {
+    const int heads = 3;
+    const std::int64_t lengths[] = {9, 4, 6};
+    std::vector<Tensor> qkv, whole;
+    for (int s = 0; s < 3; ++s) {
+      qkv.push_back(test::randn({1, lengths[s], 36}, 40 + s, DType::f32));
+      whole.push_back(attention(Var(qkv[s]), heads).value());
+    }
+    const Tensor keys = Tensor::empty({3, heads, 9, 4}, DType::f32, test::cpu()), values = Tensor::like(keys);
+    const std::vector<std::vector<Run>> passes = {{{0, 0, 4}, {2, 0, 1}, {1, 0, 3}},
+                                                  {{2, 1, 2}, {2, 3, 1}},
+                                                  {{2, 4, 1}, {0, 4, 1}, {1, 3, 1}},
+                                                  {{0, 5, 4}, {2, 5, 1}}};
+    for (const std::vector<Run>& runs : passes) {
+      std::vector<float> rows;
+      for (const Run& run : runs) {
+        const float* from = qkv[run.sequence].data<float>() + run.past * 36;
+        rows.insert(rows.end(), from, from + run.count * 36);
+      }
+      const Tensor in = Tensor::from<float>({1, static_cast<std::int64_t>(rows.size()) / 36, 36}, rows, test::cpu());
+      const Tensor out = attention(Var(in), heads, keys, values, runs).value();
+      std::int64_t row = 0;
+      for (const Run& run : runs) {
+        const Shape part{run.count, 12};
+        CHECK(test::largest_difference(out.range(row * 12, part), whole[run.sequence].range(run.past * 12, part)) <
+              1e-5);
+        row += run.count;
+      }
+    }
+  }
+
+  TEST_CASE("a few tokens of a run have the bits they would have alone, and so have sequences side by side") {
+    const Tensor qkv = test::randn({2, 9, 36}, 50, DType::f32);
+    const auto through = [&](std::vector<std::vector<Run>> passes) {
+      const Tensor keys = Tensor::zeros({2, 3, 9, 4}, DType::f32, test::cpu()), values = Tensor::like(keys);
+      const Tensor all = Tensor::empty({18, 12}, DType::f32, test::cpu());
+      for (const std::vector<Run>& runs : passes) {
+        std::vector<float> rows;
+        for (const Run& run : runs) {
+          const float* from = qkv.data<float>() + (run.sequence * 9 + run.past) * 36;
+          rows.insert(rows.end(), from, from + run.count * 36);
+        }
+        const Tensor in = Tensor::from<float>({static_cast<std::int64_t>(rows.size()) / 36, 36}, rows, test::cpu());
+        const Tensor out = attention(Var(in), 3, keys, values, runs).value();
+        std::int64_t row = 0;
+        for (const Run& run : runs) {
+          const Tensor to = all.rows(run.sequence * 9 + run.past, run.count);
+          std::memcpy(to.raw(), out.rows(row, run.count).raw(), to.bytes());
+          row += run.count;
+        }
+      }
+      return all;
+    };
+    std::vector<std::vector<Run>> one_by_one, level, few;
+    for (std::int64_t t = 0; t < 9; ++t) {
+      one_by_one.push_back({{1, t, 1}});
+      one_by_one.push_back({{0, t, 1}});
+      level.push_back({{0, t, 1}, {1, t, 1}});
+    }
+    few = {{{0, 0, kTokensAsAlone}, {0, kTokensAsAlone, 3}, {1, 0, 2}}, {{1, 2, 3}, {0, 7, 2}, {1, 5, kTokensAsAlone}}};
+    const Tensor expected = through(one_by_one);
+    CHECK(test::same_bits(through(level), expected));
+    CHECK(test::same_bits(through(few), expected));
+  }
+
   TEST_CASE("an error names the operation and the shapes") {
     const auto zeros = [](Shape s) { return Var(Tensor::zeros(s, DType::f64, test::cpu())); };
     const auto ids = [](Shape s) { return Tensor::zeros(s, DType::i32, test::cpu()); };
@@ -237,6 +303,17 @@ TEST_SUITE("ops") {
             bce_with_logits(x, zeros({2, 3}).value());
           }) == "bce_with_logits: z (2, 3, 5) and targets (2, 3) must agree, and not be empty");
     CHECK(error_of([&] { gate_mix(x, x, x, {0, 0, {}}); }) == "gate_mix: the temperature tau is 0, must be positive");
+  }
+
+  TEST_CASE("runs that are not those of the batch or the cache are refused") {
+    const Var qkv(Tensor::zeros({1, 3, 12}, DType::f64, test::cpu()));
+    const Tensor cache = Tensor::zeros({2, 2, 5, 2}, DType::f64, test::cpu());
+    const auto refuse = [&](std::vector<Run> runs) {
+      return test::error_of([&] { attention(qkv, 2, cache, cache, runs); });
+    };
+    CHECK(refuse({{0, 0, 2}}) == "attention: qkv is (1, 3, 12), but the runs have 2 tokens");
+    CHECK(refuse({{2, 0, 3}}) == "attention: sequence 2 of a cache of 2");
+    CHECK(refuse({{1, 3, 3}}) == "attention: 3 + 3 tokens do not fit into a cache of 5");
   }
 
   TEST_CASE("a cache that is full, misshapen or recorded is refused") {

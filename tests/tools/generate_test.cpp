@@ -168,6 +168,46 @@ TEST_SUITE("tools") {
     CHECK(contains(outcome.err, fmt::format("key/value cache: {} bytes", 9 * 2 * 10 * 24 * 4)));
   }
 
+  TEST_CASE("the lines of a .jsonl file are prompts that are continued side by side, each as it is alone") {
+    const TempDir dir;
+    const std::string file = (dir / "p.jsonl").string();
+    write_file(file, "{\"text\": \"Hi\\n\"}\n{\"ids\": [1, 2, 3]}\n{\"text\": \"\"}\n");
+    const std::vector<std::string> flags = {"--tokens", "12", "--temperature", "2", "--samples", "2"};
+    const auto run = [&](std::vector<std::string> more) {
+      more.insert(more.end(), flags.begin(), flags.end());
+      return generate("grt_concat_norm", more).out;
+    };
+    const std::vector<std::string> all = lines_of(run({"--prompt-file", file, "--print-ids"}));
+    REQUIRE(all.size() == 6);
+    const char* const alone[] = {"72,105,10", "1,2,3", "256"};
+    for (std::size_t p = 0; p < 3; ++p) {
+      const std::vector<std::string> mine = lines_of(run({"--prompt-ids", alone[p], "--print-ids"}));
+      CHECK(mine[0] == all[2 * p]);
+      CHECK(mine[1] == all[2 * p + 1]);
+    }
+    const std::string text = run({"--prompt-file", file, "--stop-at-end=false"});
+    CHECK(text.starts_with("--- prompt 1 of 3, sample 1 of 2 ---\n" + printable(bytes_of(all[0])) + "\n"));
+    CHECK(text.ends_with("--- prompt 3 of 3, sample 2 of 2 ---\n" + printable(bytes_of(all[5])) + "\n"));
+  }
+
+  TEST_CASE("exits print depths and agreement; at their extremes they are fixed depths") {
+    const std::vector<std::string> flags = {"--prompt-ids",  "1,2,3", "--tokens",        "20",
+                                            "--temperature", "0",     "--print-logprobs"};
+    const auto run = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), flags.begin(), flags.end());
+      return generate("grt", more);
+    };
+    const Outcome never = run({"--exit", "kl:0", "--stats"});
+    CHECK(never.out == run({}).out);
+    CHECK(contains(never.err, "depth: 3.000 on average;  3: 100.0 %"));
+    CHECK(contains(never.err, "agreement with full depth: 100.00 % of the tokens"));
+    CHECK(contains(never.err, "copied: 0"));
+    CHECK(run({"--exit", "kl:1e9"}).out == run({"--depth", "2"}).out);
+    CHECK(run({"--exit", "gate:2", "--kv", "last"}).out == run({"--depth", "1", "--kv", "last"}).out);
+    const Outcome scored = generate("grt", {"--prompt-ids", "1,2,3", "--score-ids", "4,5", "--exit", "gate:2"});
+    CHECK(scored.out == generate("grt", {"--prompt-ids", "1,2,3", "--score-ids", "4,5", "--depth", "1"}).out);
+  }
+
   TEST_CASE("generate works from any directory, and makes no token when asked for none") {
     const std::vector<std::string> flags = {"--prompt-ids", "1,2,3", "--tokens", "5", "--print-ids"};
     const std::string here = generate("grt", flags).out;
@@ -186,6 +226,8 @@ TEST_SUITE("tools") {
     const std::string grt = oracle("grt").string(), dense = oracle("dense").string();
     const std::string concat = oracle("grt_concat_norm").string();
     write_spoiled("grt", dir / "nan", "wpe.weight", std::numeric_limits<float>::quiet_NaN());
+    write_file(dir / "bad.jsonl", "{\"ids\": [1]}\n{\"txt\": \"a\"}\n");
+    write_file(dir / "empty.jsonl", "");
     struct Row {
       std::vector<std::string> arguments;
       std::string says;
@@ -193,7 +235,13 @@ TEST_SUITE("tools") {
     const Row rows[] = {
         {{"--prompt-ids", "1"}, "--checkpoint: expected"},
         {{"--checkpoint", grt, "--promt", "x"}, "--promt: unknown flag; did you mean --prompt?"},
-        {{"--checkpoint", grt, "--exit", "kl:0.1"}, "--exit: unknown flag"},
+        {{"--checkpoint", grt, "--exit", "kl:nan"}, "--exit: the threshold of kl must be a number from 0 on"},
+        {{"--checkpoint", grt, "--exit", "step:2"}, "--exit: must be kl:x, gate:x or prob:x, not \"step:2\""},
+        {{"--checkpoint", dense, "--prompt-ids", "1", "--print-ids", "--exit", "kl:1"}, "not of this dense model"},
+        {{"--checkpoint", grt, "--prompt-file", (dir / "bad.jsonl").string(), "--print-ids"},
+         "bad.jsonl, line 2: expected {\"text\": ...} or {\"ids\": [...]}, got {\"txt\": \"a\"}"},
+        {{"--checkpoint", grt, "--prompt-file", (dir / "empty.jsonl").string(), "--print-ids"},
+         "empty.jsonl: has no line"},
         {{"--checkpoint", (dir / "none").string()}, "none: not a directory"},
         {{"--checkpoint", grt, "--prompt", "a", "--prompt-ids", "1"},
          "--prompt, --prompt-file, --prompt-ids: give one"},

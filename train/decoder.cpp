@@ -1,0 +1,205 @@
+#include "train/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "train/host.h"
+#include "train/optimizer.h"
+
+namespace grt {
+
+Decoder::Decoder(const LanguageModel& model, const DecodeOptions& options, std::int64_t most_tokens)
+    : model_(model),
+      options_(options),
+      depth_(options.depth.value_or(model.depths().full)),
+      context_(model.config().context_length),
+      capacity_(std::clamp<std::int64_t>(most_tokens, 1, context_)) {
+  model.check_depth(depth_);
+  model.check_kv(options.kv);
+  check(options.cached || (options.kv == KvStrategy::full && !options.exit),
+        "decoder: without a cache nothing can be kept by {}, and no token can stop before others", name_of(options.kv));
+  if (options.exit) {
+    check_exit(model, *options.exit);
+    check(depth_ >= 1, "--exit: at --depth {} there is no step to stop before", depth_);
+  }
+  check(options.slide || most_tokens <= context_,
+        "the prompt and what follows take {} tokens of context, but the model's context_length is {}: shorten them, or "
+        "drop the oldest half each time with --overflow slide",
+        most_tokens, context_);
+}
+
+std::vector<double> Decoder::start(std::span<const int> prompt) {
+  const std::vector<int> one(prompt.begin(), prompt.end());
+  return start(std::span(&one, 1));
+}
+
+std::vector<double> Decoder::start(std::span<const std::vector<int>> prompts) {
+  sequences_.assign(prompts.size(), {});
+  cache_.reset();
+  if (options_.cached)
+    cache_.emplace(model_.make_cache(static_cast<std::int64_t>(prompts.size()), capacity_, depth_, options_.kv));
+  std::vector<Fresh> parts;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    check(!prompts[i].empty(), "the prompt is empty: give at least one token");
+    parts.push_back(append({static_cast<std::int64_t>(i), prompts[i]}));
+  }
+  return after(parts);
+}
+
+void Decoder::fork(int copies) {
+  if (copies == 1) return;
+  std::vector<Sequence> forked;
+  for (const Sequence& sequence : sequences_) forked.insert(forked.end(), copies, sequence);
+  sequences_ = std::move(forked);
+  if (!cache_) return;
+  const auto all = static_cast<std::int64_t>(sequences_.size());
+  KvCache copied = model_.make_cache(all, capacity_, depth_, options_.kv);
+  for (std::int64_t i = 0; i < all; ++i) copied.copy_sequence(i, *cache_, i / copies);
+  cache_.emplace(std::move(copied));
+}
+
+std::vector<double> Decoder::next(std::span<const int> ids) {
+  check(ids.size() == sequences_.size(), "decoder: {} ids for {} sequences", ids.size(), sequences_.size());
+  std::vector<std::int64_t> all(ids.size());
+  std::iota(all.begin(), all.end(), 0);
+  return next(all, ids);
+}
+
+std::vector<double> Decoder::next(std::span<const std::int64_t> sequences, std::span<const int> ids) {
+  check(ids.size() == sequences.size(), "decoder: {} ids for {} sequences", ids.size(), sequences.size());
+  std::vector<Fresh> parts;
+  for (std::size_t i = 0; i < ids.size(); ++i) parts.push_back(append({sequences[i], {ids[i]}}));
+  return after(parts);
+}
+
+std::vector<std::vector<double>> Decoder::feed(std::span<const Feed> feeds, std::span<const int> depths) {
+  check(cache_ && options_.kv == KvStrategy::full && !options_.exit,
+        "decoder: several tokens or depths at a time need a cache of all keys and values");
+  std::vector<Fresh> parts;
+  for (const Feed& feed : feeds) {
+    const auto count = static_cast<std::int64_t>(feed.ids.size());
+    check(count <= room(feed.sequence), "decoder: no room for {} tokens in a context of {}", count, context_);
+    parts.push_back(append(feed));
+    for (std::int64_t t = 0; t < count; t += kTokensAsAlone)
+      cache_->expect(feed.sequence, std::min(kTokensAsAlone, count - t));
+  }
+  std::vector<std::vector<double>> logits;
+  model_.exits(tokens_of(parts), depths, pass(), [&](int, const Var& z) { logits.push_back(logits_of(z.value())); });
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    for (const std::vector<double>& exit : logits) check_finite(exit, parts[i].sequence);
+  return logits;
+}
+
+void Decoder::take_back(std::int64_t sequence, std::int64_t count) {
+  std::vector<int>& window = sequences_.at(sequence).window;
+  window.resize(window.size() - static_cast<std::size_t>(count));
+  cache_->forget(sequence, static_cast<std::int64_t>(window.size()));
+}
+
+std::int64_t Decoder::room(std::int64_t sequence) const {
+  return capacity_ - static_cast<std::int64_t>(sequences_.at(sequence).window.size());
+}
+
+Decoder::Fresh Decoder::append(const Feed& feed) {
+  Sequence& sequence = sequences_.at(feed.sequence);
+  auto position = sequence.dropped + static_cast<std::int64_t>(sequence.window.size());
+  for (const int id : feed.ids) check_id(id, position++);
+  sequence.window.insert(sequence.window.end(), feed.ids.begin(), feed.ids.end());
+  const auto whole = [&] { return static_cast<std::int64_t>(sequence.window.size()); };
+  if (drop_oldest(sequence) && cache_) cache_->forget(feed.sequence, 0);
+  return {feed.sequence, cache_ ? whole() - cache_->length(feed.sequence) : whole()};
+}
+
+// The logits after the last token of each part.
+std::vector<double> Decoder::after(std::span<const Fresh> parts) {
+  exit_depths_.assign(parts.size(), depth_);
+  if (!cache_) return run_plain(parts);
+  for (const Fresh& part : parts) cache_->expect(part.sequence, part.count);
+  std::optional<Halt> halt;
+  Pass pass = this->pass();
+  if (options_.exit) halt.emplace(model_, *options_.exit).enter(pass);
+  const Tensor z = model_.hidden(tokens_of(parts), depth_, pass).value();
+
+  const Tensor last = Tensor::empty({static_cast<std::int64_t>(parts.size()), z.shape().last()}, z.dtype(), z.device());
+  std::int64_t row = -1;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    row += parts[i].count;
+    const Tensor to = last.rows(static_cast<std::int64_t>(i), 1);
+    z.device().copy(to.raw(), z.rows(row, 1).raw(), to.bytes());
+    if (halt) exit_depths_[i] = halt->depths().at(row);
+  }
+  const std::vector<double> logits = logits_of(last);
+  const auto V = static_cast<std::size_t>(model_.config().vocab_size);
+  for (std::size_t i = 0; i < parts.size(); ++i) check_finite(std::span(logits).subspan(i * V, V), parts[i].sequence);
+  return logits;
+}
+
+std::vector<double> Decoder::run_plain(std::span<const Fresh> parts) {
+  std::vector<double> all;
+  for (const Fresh& part : parts) {
+    const Tensor z = model_.hidden(tokens_of(std::span(&part, 1)), depth_, pass()).value();
+    const std::vector<double> logits = logits_of(z.rows(part.count - 1, 1));
+    check_finite(logits, part.sequence);
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+// (1, N)
+Tensor Decoder::tokens_of(std::span<const Fresh> parts) const {
+  std::vector<std::int32_t> ids;
+  for (const Fresh& part : parts) {
+    const std::vector<int>& window = sequences_[part.sequence].window;
+    ids.insert(ids.end(), window.end() - part.count, window.end());
+  }
+  const Tensor tokens = Tensor::from<std::int32_t>({1, static_cast<std::int64_t>(ids.size())}, ids, model_.device());
+  model_.device().sync();  // before the ids die
+  return tokens;
+}
+
+Pass Decoder::pass() {
+  Pass pass;
+  pass.cache = cache_ ? &*cache_ : nullptr;
+  pass.key.seed = options_.seed;
+  pass.causal_routing = true;
+  return pass;
+}
+
+// Of each row of z (..., d).
+std::vector<double> Decoder::logits_of(const Tensor& z) const {
+  const std::vector<double> padded = host_values(model_.logits(z));
+  const std::int64_t V = model_.config().vocab_size, Vp = model_.config().padded_vocab_size;
+  std::vector<double> logits;
+  for (auto row = padded.begin(); row != padded.end(); row += Vp) logits.insert(logits.end(), row, row + V);
+  return logits;
+}
+
+void Decoder::check_finite(std::span<const double> logits, std::int64_t sequence) const {
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](double l) { return !std::isfinite(l); });
+  if (bad == logits.end()) return;
+  const std::string weight = first_bad_weight(model_.params());
+  const Sequence& s = sequences_[sequence];
+  fail("the logit of id {} is {} after {} tokens; {}", (bad - logits.begin()) % model_.config().vocab_size, *bad,
+       s.dropped + static_cast<std::int64_t>(s.window.size()),
+       weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+}
+
+// Halves of a full context, as many as are needed, so that its oldest tokens go a few times in a long text and not at
+// each token.
+bool Decoder::drop_oldest(Sequence& sequence) const {
+  const std::int64_t excess = static_cast<std::int64_t>(sequence.window.size()) - context_;
+  if (excess <= 0) return false;
+  check(options_.slide, "the context is above the model's context_length {}", context_);
+  const std::int64_t half = (context_ + 1) / 2, count = (excess + half - 1) / half * half;
+  sequence.window.erase(sequence.window.begin(), sequence.window.begin() + count);
+  sequence.dropped += count;
+  return true;
+}
+
+void Decoder::check_id(int id, std::int64_t position) const {
+  check(id >= 0 && id < model_.config().vocab_size, "token {}: id {} is outside [0, {}), the model's vocabulary",
+        position, id, model_.config().vocab_size);
+}
+
+}  // namespace grt
