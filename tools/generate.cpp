@@ -23,7 +23,7 @@ namespace grt {
 namespace {
 
 struct Options {
-  std::optional<std::string> checkpoint, prompt, prompt_file, prompt_ids, score_ids, exit;
+  std::optional<std::string> checkpoint, prompt, prompt_file, prompt_ids, score_ids, exit, speculate;
   std::int64_t tokens = 100;
   int samples = 1;
   std::optional<int> depth;
@@ -50,6 +50,9 @@ struct Options {
       "let each token stop before --depth: kl:x where the distributions of two exits diverge by less than x nats (grt, "
       "poisson; 5e-4), gate:x where the gate is open by less than x (grt), prob:q where the probability of having "
       "stopped reaches q (ouro)");
+    v("speculate", speculate,
+      "draft tokens at a shallow exit and verify them in one pass, which gives the same text: k tokens (at depth r: "
+      "k:r), or auto, which chooses both from how many drafts are taken");
     v("overflow", overflow,
       "past the context length: error, or slide, which drops the oldest half of the context and computes the rest "
       "anew");
@@ -59,8 +62,8 @@ struct Options {
     v("print-logprobs", print_logprobs, "print a line `id logprob` (nats, without temperature) for each new token");
     v("score-ids", score_ids, "print the log-probability of each of these ids after the prompt and make no tokens");
     v("stats", stats,
-      "print speed and memory to stderr; with --exit the depths and how often full depth agrees, which runs it as "
-      "well");
+      "print speed and memory to stderr; with --exit the depths and how often full depth agrees, with --speculate the "
+      "share of drafts taken and the gain over plain decoding, both of which cost that run as well");
   }
 };
 
@@ -69,8 +72,8 @@ void check_flags(const Options& o) {
   check(!o.prompt + !o.prompt_file + !o.prompt_ids >= 2, "--prompt, --prompt-file, --prompt-ids: give one of them");
   kv_strategy(o.kv);
   check(o.overflow == "error" || o.overflow == "slide", "--overflow: must be error or slide, not \"{}\"", o.overflow);
-  check(!o.score_ids || (!o.print_ids && !o.print_logprobs && o.samples == 1),
-        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs or --samples");
+  check(!o.score_ids || (!o.print_ids && !o.print_logprobs && o.samples == 1 && !o.speculate),
+        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs, --samples or --speculate");
 }
 
 std::vector<int> parse_ids(const char* flag, const std::string& text) {
@@ -201,6 +204,16 @@ void print_depths(const GenerateStats& s) {
   fmt::print(stderr, "keys and values of steps not taken, copied: {}\n", s.substituted);
 }
 
+void print_speculation(const GenerateStats& s, const GenerateStats& plain) {
+  const SpeculationStats& d = s.speculation;
+  fmt::print(stderr, "drafts: {} of {} taken ({:.1f} %), {:.2f} tokens a verification", d.taken, d.drafted,
+             100 * share(d.taken, d.drafted), share(s.new_tokens, d.passes));
+  for (const auto& [depth, tokens] : d.depths) fmt::print(stderr, "; {} at depth {}", tokens, depth);
+  if (s.seconds > 0)
+    fmt::print(stderr, "\nplain decoding: {:.3f} s, {:.2f} x as long", plain.seconds, plain.seconds / s.seconds);
+  fmt::print(stderr, "\n");
+}
+
 void print_stats(const GenerateStats& s, std::size_t samples) {
   const double tokens = static_cast<double>(s.new_tokens);
   fmt::print(stderr, "prompt: {} tokens in {:.3f} s\n", s.prompt_tokens, s.prompt_seconds);
@@ -208,6 +221,16 @@ void print_stats(const GenerateStats& s, std::size_t samples) {
   if (s.new_tokens > 0 && s.seconds > 0)
     fmt::print(stderr, ": {:.1f} tokens/s, {:.3f} ms/token", tokens / s.seconds, 1000 * s.seconds / tokens);
   fmt::print(stderr, "\nkey/value cache: {} bytes\n", s.cache_bytes);
+}
+
+// With what the special ways of decoding are worth.
+void print_all_stats(const LanguageModel& model, const Prompts& prompts, GenerateOptions options,
+                     const GenerateStats& stats) {
+  print_stats(stats, prompts.size() * options.samples);
+  if (options.decode.exit) print_depths(stats);
+  if (!options.speculation) return;
+  options.speculation.reset();
+  print_speculation(stats, generate(model, prompts, options, [](int, const NewToken&) {}));
 }
 
 // Before any file is read.
@@ -221,6 +244,7 @@ GenerateOptions generation_options(const Options& options, const Sampling& sampl
   generation.decode.seed = sampling.seed;
   generation.decode.kv = kv_strategy(options.kv);
   if (options.exit) generation.decode.exit = exit_rule(*options.exit);
+  if (options.speculate) generation.speculation = speculation(*options.speculate);
   generation.compare = options.stats && options.exit;
   check_generation(generation);
   return generation;
@@ -254,8 +278,7 @@ int run(int argc, char** argv) {
   const GenerateStats stats =
       numbers ? print_numbers(*model, prompts, generation, options.print_ids, options.print_logprobs)
               : print_text(*model, prompts, generation);
-  if (options.stats) print_stats(stats, prompts.size() * options.samples);
-  if (options.stats && options.exit) print_depths(stats);
+  if (options.stats) print_all_stats(*model, prompts, generation, stats);
   return 0;
 }
 

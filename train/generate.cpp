@@ -32,6 +32,7 @@ class Generation {
         on_token_(on_token),
         V_(static_cast<std::size_t>(model.config().vocab_size)),
         decoder_(model, options.decode, most_tokens(prompts, options)) {
+    if (options.speculation) speculator_.emplace(model, *options.speculation, options.sampling, decoder_);
     if (options.compare) {
       DecodeOptions full = options.decode;
       full.exit.reset();
@@ -41,10 +42,17 @@ class Generation {
   }
 
   GenerateStats finish() {
-    while (!active_.empty()) step();
+    while (!active_.empty()) {
+      if (speculator_) {
+        speculate();
+      } else {
+        step();
+      }
+    }
     if (full_depth_)
       stats_.agreement =
           static_cast<double>(agreed_) / static_cast<double>(std::max<std::int64_t>(1, stats_.new_tokens));
+    if (speculator_) stats_.speculation = speculator_->stats();
     stats_.cache_bytes = decoder_.cache_bytes();
     stats_.substituted = decoder_.substituted();
     return stats_;
@@ -131,6 +139,20 @@ class Generation {
     drop_ended();
   }
 
+  void speculate() {
+    std::vector<Speculator::Growth> growths;
+    for (const Active& a : active_) growths.push_back({a.sequence, sample(a), a.last, a.position, a.left});
+    std::vector<std::vector<NewToken>> tokens;
+    {
+      const Stopwatch time(stats_.seconds);
+      tokens = speculator_->advance(growths);
+    }
+    for (std::size_t i = 0; i < active_.size(); ++i)
+      for (std::size_t t = 0; t < tokens[i].size() && active_[i].left > 0; ++t)
+        take(active_[i], tokens[i][t], decoder_.depth());
+    drop_ended();
+  }
+
   void drop_ended() {
     std::erase_if(active_, [](const Active& a) { return a.left == 0; });
   }
@@ -140,6 +162,7 @@ class Generation {
   std::size_t V_;
   Decoder decoder_;
   std::optional<Decoder> full_depth_;
+  std::optional<Speculator> speculator_;
   std::vector<Active> active_;
   GenerateStats stats_;
   std::int64_t agreed_ = 0;
@@ -159,6 +182,7 @@ GenerateStats generate(const LanguageModel& model, std::span<const std::vector<i
                        const GenerateOptions& options, const OnToken& on_token) {
   check_generation(options);
   check(!prompts.empty(), "no prompt is given");
+  if (options.speculation) check_speculation(model, *options.speculation, options.decode);
   return Generation(model, prompts, options, on_token).finish();
 }
 

@@ -10,6 +10,7 @@
 
 #include "train/decoder.h"
 #include "train/sampling.h"
+#include "train/speculate.h"
 
 namespace grt {
 
@@ -18,7 +19,8 @@ struct GenerateOptions {
   int samples = 1;          // continuations of each prompt
   Sampling sampling = {};
   DecodeOptions decode = {};
-  std::optional<int> stop_id = {};  // ends a sample, and is no part of it
+  std::optional<int> stop_id = {};              // ends a sample, and is no part of it
+  std::optional<Speculation> speculation = {};  // draft and verify
   bool compare = false;  // with decode.exit: count how often full depth agrees, at the cost of running it too
 };
 
@@ -30,6 +32,7 @@ struct GenerateStats {
   std::map<int, std::int64_t> depths = {};  // of how many new tokens each was the exit
   std::optional<double> agreement = {};     // share of new tokens that full depth would have chosen after the same text
   std::int64_t substituted = 0;             // keys and values of steps not taken, copied from an earlier step
+  SpeculationStats speculation = {};
 };
 
 // Calls on_token for each token as soon as it is chosen. Continuation `sample` is the (sample % samples)th of prompt

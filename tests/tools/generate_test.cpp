@@ -190,6 +190,21 @@ TEST_SUITE("tools") {
     CHECK(text.ends_with("--- prompt 3 of 3, sample 2 of 2 ---\n" + printable(bytes_of(all[5])) + "\n"));
   }
 
+  TEST_CASE("speculation prints the same text, and what it was worth") {
+    const std::vector<std::string> flags = {"--prompt-ids",  "1,2,3", "--tokens",        "20",
+                                            "--temperature", "0",     "--print-logprobs"};
+    const auto run = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), flags.begin(), flags.end());
+      return generate("grt", more);
+    };
+    const Outcome drafted = run({"--speculate", "3:1", "--stats"});
+    CHECK(drafted.out == run({}).out);
+    CHECK(contains(drafted.err, " taken ("));
+    CHECK(contains(drafted.err, " at depth 1\n"));
+    CHECK(contains(drafted.err, "plain decoding: "));
+    CHECK(run({"--speculate", "auto"}).out == drafted.out);
+  }
+
   TEST_CASE("exits print depths and agreement; at their extremes they are fixed depths") {
     const std::vector<std::string> flags = {"--prompt-ids",  "1,2,3", "--tokens",        "20",
                                             "--temperature", "0",     "--print-logprobs"};
@@ -238,6 +253,11 @@ TEST_SUITE("tools") {
         {{"--checkpoint", grt, "--exit", "kl:nan"}, "--exit: the threshold of kl must be a number from 0 on"},
         {{"--checkpoint", grt, "--exit", "step:2"}, "--exit: must be kl:x, gate:x or prob:x, not \"step:2\""},
         {{"--checkpoint", dense, "--prompt-ids", "1", "--print-ids", "--exit", "kl:1"}, "not of this dense model"},
+        {{"--checkpoint", grt, "--speculate", "0"}, "--speculate: must be auto, k, k:r or auto:r"},
+        {{"--checkpoint", grt, "--prompt-ids", "1", "--print-ids", "--speculate", "2:3"},
+         "--speculate: drafts need a depth of 0..2, not 3"},
+        {{"--checkpoint", grt, "--prompt-ids", "1", "--score-ids", "2", "--speculate", "2"},
+         "--score-ids: makes no tokens"},
         {{"--checkpoint", grt, "--prompt-file", (dir / "bad.jsonl").string(), "--print-ids"},
          "bad.jsonl, line 2: expected {\"text\": ...} or {\"ids\": [...]}, got {\"txt\": \"a\"}"},
         {{"--checkpoint", grt, "--prompt-file", (dir / "empty.jsonl").string(), "--print-ids"},

@@ -1,0 +1,106 @@
+// Self-speculative decoding: a model drafts tokens at a shallow exit of its own, and one pass at full depth says which
+// of them stand. The text is that of plain decoding: token for token where it is greedy, in distribution where it is
+// sampled. Source: Leviathan et al. 2023, arXiv:2211.17192.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train/decoder.h"
+#include "train/sampling.h"
+
+namespace grt {
+
+struct Speculation {
+  std::optional<int> tokens, depth;  // drafted before each verification, and at which exit; none: chosen
+};
+
+// "auto", "k", "k:r" or "auto:r"; throws Error naming --speculate.
+Speculation speculation(const std::string& text);
+void check_speculation(const LanguageModel& model, const Speculation& speculation, const DecodeOptions& options);
+
+struct SpeculationStats {
+  std::int64_t passes = 0;              // verifications, of one sequence each, with drafts or without
+  std::int64_t drafted = 0, taken = 0;  // tokens
+  std::map<int, std::int64_t> depths;   // of how many drafts each was the depth
+};
+
+// How many tokens a round brings if each draft is taken with probability `share` once those before it are: the drafts
+// up to the first that is not, and the one that the verification gives.
+double expected_tokens(double share, int drafts);
+
+// Where a choice is left open, the first kMeasured tokens of a sequence are made plainly while all exits look on: for
+// each depth r they give the share a_r of drafts that would be taken, (sum + 1) / (n + 1) of what min(p, q) sums to. It
+// goes on counting, of drafts and in every kProbe-th round of a depth next to theirs, and forgets what is kMemory
+// tokens old. Before each round r and k <= kMostDrafts maximize expected_tokens(a_r, k) / (k c_r + 1 + k kRowCost),
+// with c_r the FLOPs of a token at depth r over those at full depth; k = 0 is plain decoding. Nothing is timed, so that
+// a seed gives the same text again, and each sequence has its own r and k, so that others do not change it.
+class Speculator {
+ public:
+  static constexpr int kMeasured = 8, kMostDrafts = 8, kProbe = 4, kMemory = 64;
+  // Of another token in a pass, over a pass of one token, as measured with grt-nano.
+  static constexpr double kRowCost = 0.3;
+
+  Speculator(const LanguageModel& model, const Speculation& speculation, const Sampling& sampling, Decoder& decoder);
+
+  struct Growth {
+    std::int64_t sequence;
+    int sample, last;       // the newest token, which the decoder has not been fed
+    std::int64_t position;  // tokens before the next one
+    std::int64_t most;      // new tokens wanted, at least 1
+  };
+  // For each, one token or more.
+  std::vector<std::vector<NewToken>> advance(std::span<const Growth> all);
+
+  const SpeculationStats& stats() const { return stats_; }
+
+ private:
+  struct Share {
+    double sum = 0, count = 0;
+    void add(double taken) {
+      sum += taken - sum / kMemory;
+      count += 1 - count / kMemory;
+    }
+    double value() const { return (sum + 1) / (count + 1); }
+  };
+  struct Plan {
+    int measured = 0, rounds = 0;
+    std::map<int, Share> shares;  // by depth
+    int depth, tokens = 0;
+  };
+  // Drafted for one sequence, and the distributions they come from.
+  struct Draft {
+    const Growth* growth;
+    Plan* plan;
+    int wanted = 0;
+    std::vector<int> ids;
+    std::vector<std::vector<double>> distributions;
+  };
+
+  Plan& plan_of(std::int64_t sequence);
+  bool measures(const Plan& plan) const;
+  double rate(const Plan& plan, int depth, int tokens) const;
+  void replan(Plan& plan) const;
+  void measure(std::span<const Growth> all, std::span<const std::size_t> which,
+               std::vector<std::vector<NewToken>>& results);
+  void draft(std::vector<Draft>& drafts);
+  std::vector<std::vector<NewToken>> verify(std::vector<Draft>& drafts);
+  std::optional<int> probed(const Plan& plan) const;
+  std::vector<NewToken> judge(Draft& draft, std::span<const double> logits);
+  void look_beside(Plan& plan, int depth, std::span<const double> full, std::span<const double> shallow,
+                   std::size_t rows);
+
+  const LanguageModel& model_;
+  Speculation speculation_;
+  Sampling sampling_;
+  Decoder& decoder_;
+  std::vector<int> candidates_;  // depths
+  std::map<int, double> costs_;  // c_r
+  std::map<std::int64_t, Plan> plans_;
+  SpeculationStats stats_;
+};
+
+}  // namespace grt
