@@ -28,7 +28,7 @@ Tensor Poisson::initial_state(const Shape& shape, const Pass& pass) const {
     row += part.dim(0);
   };
   if (pass.cache) {
-    for (const Run& run : pass.cache->runs()) append(at(run.past, run.count));
+    for (const TokenRun& run : pass.cache->runs()) append(at(run.past, run.count));
   } else {
     const Tensor one = at(0, shape[1]);
     for (std::int64_t b = 0; b < shape[0]; ++b) append(one);

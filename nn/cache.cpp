@@ -50,7 +50,7 @@ const KvSlot& KvCache::slot(int application) const {
 
 void KvCache::expect(std::int64_t sequence, std::int64_t count) {
   std::int64_t past = length(sequence);
-  for (const Run& run : expected_)
+  for (const TokenRun& run : expected_)
     if (run.sequence == sequence) past += run.count;
   expected_.push_back({sequence, past, count});
 }
@@ -99,8 +99,8 @@ void KvCache::enter(const Shape& tokens) {
   under_way_ = entered_;
 }
 
-std::vector<Run> KvCache::runs_of(std::span<const Token> tokens) {
-  std::vector<Run> runs;
+std::vector<TokenRun> KvCache::runs_of(std::span<const Token> tokens) {
+  std::vector<TokenRun> runs;
   const Token* before = nullptr;
   for (const Token& token : tokens) {
     if (before && before->run == token.run && before->row + 1 == token.row)
@@ -178,7 +178,7 @@ void KvCache::hold(KvSlot& slot, float weight, bool add) const {
       *to = Tensor::empty({heads, static_cast<std::int64_t>(entered_.size()), cache->dim(3)}, cache->dtype(),
                           cache->device());
     const Token* first = under_way_.data();
-    for (const Run& run : runs_) {
+    for (const TokenRun& run : runs_) {
       for (std::int64_t head = 0; head < heads; ++head)
         cache->device().kernels().multiply({held(*to, *first, head, run.count), add},
                                            kept(*cache, *first, head, run.count), weight);
@@ -191,7 +191,7 @@ void KvCache::put_back(KvSlot& slot) const {
   for (const auto& [cache, from] :
        {std::pair(&slot.keys, &slot.held_keys), std::pair(&slot.values, &slot.held_values)}) {
     const Token* first = entered_.data();
-    for (const Run& run : runs_of(entered_)) {
+    for (const TokenRun& run : runs_of(entered_)) {
       for (std::int64_t head = 0; head < cache->dim(1) && *from; ++head) {
         const Tensor to = kept(*cache, *first, head, run.count);
         to.device().copy(to.raw(), held(*from, *first, head, run.count).raw(), to.bytes());
@@ -209,7 +209,7 @@ void KvCache::stop_at(int steps, std::span<const Token> tokens) {
   substituted_ += static_cast<std::int64_t>(tokens.size()) * missing;
   const auto of_each = [&](const Tensor& cache, auto&& f) {
     const Token* first = tokens.data();
-    for (const Run& run : runs_of(tokens)) {
+    for (const TokenRun& run : runs_of(tokens)) {
       for (std::int64_t head = 0; head < cache.dim(1); ++head) f(*first, head, run.count);
       first += run.count;
     }

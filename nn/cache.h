@@ -59,8 +59,8 @@ class KvCache {
   void copy_sequence(std::int64_t sequence, const KvCache& from, std::int64_t original);
 
   // --- within a pass, by the model ---
-  void enter(const Shape& tokens);                        // (B, T)
-  const std::vector<Run>& runs() const { return runs_; }  // of the rows under way
+  void enter(const Shape& tokens);                             // (B, T)
+  const std::vector<TokenRun>& runs() const { return runs_; }  // of the rows under way
   // Until take_all(), these of the rows under way (ascending) are the only ones, for the applications from
   // `application` on. Their keys and values come behind those that it took of each sequence before.
   void take(int application, std::span<const std::int32_t> rows);
@@ -83,7 +83,7 @@ class KvCache {
 
   int place(int application) const;
   bool holds() const { return strategy_ == KvStrategy::mean || strategy_ == KvStrategy::first; }
-  static std::vector<Run> runs_of(std::span<const Token> tokens);
+  static std::vector<TokenRun> runs_of(std::span<const Token> tokens);
   // Elements of token `first` and the count - 1 after it in the same run, of one head.
   static Tensor kept(const Tensor& cache, const Token& first, std::int64_t head, std::int64_t count);
   Tensor held(const Tensor& held, const Token& first, std::int64_t head, std::int64_t count) const;
@@ -95,7 +95,7 @@ class KvCache {
   KvStrategy strategy_ = KvStrategy::full;
   std::vector<KvSlot> slots_;
   std::vector<std::int64_t> lengths_;
-  std::vector<Run> expected_, runs_;
+  std::vector<TokenRun> expected_, runs_;
   std::vector<Token> entered_, under_way_;
   std::int64_t substituted_ = 0;
   bool routed_ = false;  // there are slots that do not get all tokens

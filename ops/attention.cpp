@@ -46,15 +46,15 @@ Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& value
 }
 
 // Sequences side by side that have come equally far are one call of the kernel; else each run is.
-Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::span<const Run> runs) {
+Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::span<const TokenRun> runs) {
   const Shape shape = qkv.shape();
   std::int64_t rows = 0, sequences = 0;
   bool level = true;
-  for (const Run& run : runs) {
+  for (const TokenRun& run : runs) {
     check(0 <= run.sequence && run.sequence < keys.dim(0), "attention: sequence {} of a cache of {}", run.sequence,
           keys.dim(0));
     rows += run.count;
-    level = level && run == Run{sequences++, runs[0].past, runs[0].count};
+    level = level && run == TokenRun{sequences++, runs[0].past, runs[0].count};
   }
   check(rows == shape.rows() && rows > 0, "attention: qkv is {}, but the runs have {} tokens", shape, rows);
   if (level && sequences == keys.dim(0))
@@ -64,7 +64,7 @@ Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& value
   const Tensor out = Tensor::empty(shape.with_last(shape.last() / 3), qkv.value().dtype(), qkv.device());
   const Shape one{1, keys.dim(1), keys.dim(2), keys.dim(3)};
   std::int64_t row = 0;
-  for (const Run& run : runs) {
+  for (const TokenRun& run : runs) {
     const Tensor part = qkv.value().range(row * shape.last(), {1, run.count, shape.last()});
     const auto of_sequence = [&](const Tensor& cache) { return cache.range(run.sequence * one.numel(), one); };
     const Var mixed = attention(Var(part), heads, of_sequence(keys), of_sequence(values), run.past);

@@ -53,9 +53,9 @@ Var attention(const Var& qkv, int heads);
 Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
 
 // `count` tokens that follow one another in one sequence of a cache, after `past` earlier ones.
-struct Run {
+struct TokenRun {
   std::int64_t sequence, past, count;
-  bool operator==(const Run&) const = default;
+  bool operator==(const TokenRun&) const = default;
 };
 
 // Up to so many tokens of a run have the bits they would have alone.
@@ -63,7 +63,7 @@ inline constexpr std::int64_t kTokensAsAlone = 4;
 
 // The same for tokens of sequences that have come differently far: the rows of qkv (..., 3C) are those of the runs, one
 // run after the other, and a later run of a sequence sees the earlier ones. -> (..., C).
-Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::span<const Run> runs);
+Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::span<const TokenRun> runs);
 
 // --- loss.cpp ---
 

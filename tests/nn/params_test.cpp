@@ -142,7 +142,7 @@ TEST_SUITE("nn") {
   TEST_CASE("the sequences of a cache have lengths of their own, which a pass adds to and forget() takes from") {
     KvCache cache({.before = 1}, KvStrategy::full, 3, 2, 6, 4, DType::f32, test::cpu());
     cache.enter({3, 2});
-    CHECK(cache.runs() == std::vector<Run>{{0, 0, 2}, {1, 0, 2}, {2, 0, 2}});
+    CHECK(cache.runs() == std::vector<TokenRun>{{0, 0, 2}, {1, 0, 2}, {2, 0, 2}});
     CHECK(cache.length(1) == 0);
     cache.leave();
     CHECK(cache.length(1) == 2);
@@ -151,10 +151,10 @@ TEST_SUITE("nn") {
     cache.expect(0, 3);
     cache.expect(2, 2);
     cache.enter({1, 6});
-    CHECK(cache.runs() == std::vector<Run>{{2, 2, 1}, {0, 2, 3}, {2, 3, 2}});
+    CHECK(cache.runs() == std::vector<TokenRun>{{2, 2, 1}, {0, 2, 3}, {2, 3, 2}});
     const std::vector<std::int32_t> going = {0, 2, 3, 5};
     cache.halt(going, 0);
-    CHECK(cache.runs() == std::vector<Run>{{2, 2, 1}, {0, 3, 2}, {2, 4, 1}});
+    CHECK(cache.runs() == std::vector<TokenRun>{{2, 2, 1}, {0, 3, 2}, {2, 4, 1}});
     cache.take_up_all();
     CHECK(cache.runs().size() == 3);
     cache.leave();
@@ -178,9 +178,9 @@ TEST_SUITE("nn") {
     cache.enter({1, 5});
     const std::vector<std::int32_t> first = {0, 2, 4}, second = {0};
     cache.take(1, first);
-    CHECK(cache.runs() == std::vector<Run>{{0, 0, 2}, {1, 0, 1}});
+    CHECK(cache.runs() == std::vector<TokenRun>{{0, 0, 2}, {1, 0, 1}});
     cache.take_all();
-    CHECK(cache.runs() == std::vector<Run>{{0, 0, 3}, {1, 0, 2}});
+    CHECK(cache.runs() == std::vector<TokenRun>{{0, 0, 3}, {1, 0, 2}});
     cache.leave();
     KvCache copy({.before = 2}, KvStrategy::full, 1, 1, 8, 4, DType::f32, test::cpu());
     copy.copy_sequence(0, cache, 0);
@@ -191,7 +191,7 @@ TEST_SUITE("nn") {
       c->expect(0, 1);
       c->enter({1, 1});
       c->take(1, second);
-      CHECK(c->runs() == std::vector<Run>{{0, c == &cache ? 1 : 2, 1}});
+      CHECK(c->runs() == std::vector<TokenRun>{{0, c == &cache ? 1 : 2, 1}});
       c->leave();
     }
   }

@@ -181,20 +181,20 @@ TEST_SUITE("ops") {
       whole.push_back(attention(Var(qkv[s]), heads).value());
     }
     const Tensor keys = Tensor::empty({3, heads, 9, 4}, DType::f32, test::cpu()), values = Tensor::like(keys);
-    const std::vector<std::vector<Run>> passes = {{{0, 0, 4}, {2, 0, 1}, {1, 0, 3}},
-                                                  {{2, 1, 2}, {2, 3, 1}},
-                                                  {{2, 4, 1}, {0, 4, 1}, {1, 3, 1}},
-                                                  {{0, 5, 4}, {2, 5, 1}}};
-    for (const std::vector<Run>& runs : passes) {
+    const std::vector<std::vector<TokenRun>> passes = {{{0, 0, 4}, {2, 0, 1}, {1, 0, 3}},
+                                                       {{2, 1, 2}, {2, 3, 1}},
+                                                       {{2, 4, 1}, {0, 4, 1}, {1, 3, 1}},
+                                                       {{0, 5, 4}, {2, 5, 1}}};
+    for (const std::vector<TokenRun>& runs : passes) {
       std::vector<float> rows;
-      for (const Run& run : runs) {
+      for (const TokenRun& run : runs) {
         const float* from = qkv[run.sequence].data<float>() + run.past * 36;
         rows.insert(rows.end(), from, from + run.count * 36);
       }
       const Tensor in = Tensor::from<float>({1, static_cast<std::int64_t>(rows.size()) / 36, 36}, rows, test::cpu());
       const Tensor out = attention(Var(in), heads, keys, values, runs).value();
       std::int64_t row = 0;
-      for (const Run& run : runs) {
+      for (const TokenRun& run : runs) {
         const Shape part{run.count, 12};
         CHECK(test::largest_difference(out.range(row * 12, part), whole[run.sequence].range(run.past * 12, part)) <
               1e-5);
@@ -205,19 +205,19 @@ TEST_SUITE("ops") {
 
   TEST_CASE("a few tokens of a run have the bits they would have alone, and so have sequences side by side") {
     const Tensor qkv = test::randn({2, 9, 36}, 50, DType::f32);
-    const auto through = [&](std::vector<std::vector<Run>> passes) {
+    const auto through = [&](std::vector<std::vector<TokenRun>> passes) {
       const Tensor keys = Tensor::zeros({2, 3, 9, 4}, DType::f32, test::cpu()), values = Tensor::like(keys);
       const Tensor all = Tensor::empty({18, 12}, DType::f32, test::cpu());
-      for (const std::vector<Run>& runs : passes) {
+      for (const std::vector<TokenRun>& runs : passes) {
         std::vector<float> rows;
-        for (const Run& run : runs) {
+        for (const TokenRun& run : runs) {
           const float* from = qkv.data<float>() + (run.sequence * 9 + run.past) * 36;
           rows.insert(rows.end(), from, from + run.count * 36);
         }
         const Tensor in = Tensor::from<float>({static_cast<std::int64_t>(rows.size()) / 36, 36}, rows, test::cpu());
         const Tensor out = attention(Var(in), 3, keys, values, runs).value();
         std::int64_t row = 0;
-        for (const Run& run : runs) {
+        for (const TokenRun& run : runs) {
           const Tensor to = all.rows(run.sequence * 9 + run.past, run.count);
           std::memcpy(to.raw(), out.rows(row, run.count).raw(), to.bytes());
           row += run.count;
@@ -225,7 +225,7 @@ TEST_SUITE("ops") {
       }
       return all;
     };
-    std::vector<std::vector<Run>> one_by_one, level, few;
+    std::vector<std::vector<TokenRun>> one_by_one, level, few;
     for (std::int64_t t = 0; t < 9; ++t) {
       one_by_one.push_back({{1, t, 1}});
       one_by_one.push_back({{0, t, 1}});
@@ -308,7 +308,7 @@ TEST_SUITE("ops") {
   TEST_CASE("runs that are not those of the batch or the cache are refused") {
     const Var qkv(Tensor::zeros({1, 3, 12}, DType::f64, test::cpu()));
     const Tensor cache = Tensor::zeros({2, 2, 5, 2}, DType::f64, test::cpu());
-    const auto refuse = [&](std::vector<Run> runs) {
+    const auto refuse = [&](std::vector<TokenRun> runs) {
       return test::error_of([&] { attention(qkv, 2, cache, cache, runs); });
     };
     CHECK(refuse({{0, 0, 2}}) == "attention: qkv is (1, 3, 12), but the runs have 2 tokens");
