@@ -123,7 +123,7 @@ TempDir::~TempDir() {
 
 Running::Running(const std::string& tool, const std::vector<std::string>& arguments,
                  const std::vector<std::string>& env, const std::string& directory) {
-  std::vector<std::string> words = {std::string(GRT_BIN_DIR) + "/" + tool};
+  std::vector<std::string> words = {(std::filesystem::path(GRT_BIN_DIR) / tool).string()};
   check(access(words[0].c_str(), X_OK) == 0, "{}: is not there, or cannot be run", words[0]);
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> added = env;

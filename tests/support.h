@@ -50,7 +50,7 @@ struct Outcome {
 // A built binary at work.
 class Running {
  public:
-  // Starts GRT_BIN_DIR/tool with the arguments (no shell), stdin from /dev/null. `env` holds NAME=VALUE entries to add.
+  // Starts GRT_BIN_DIR/tool (or an absolute path) with the arguments (no shell), stdin from /dev/null. `env` holds NAME=VALUE entries to add.
   Running(const std::string& tool, const std::vector<std::string>& arguments, const std::vector<std::string>& env = {},
           const std::string& directory = "");
   ~Running();  // kills it if it still runs
