@@ -11,7 +11,8 @@ namespace {
 // Every choice after the same context.
 Document ask(const std::string& context, const std::vector<std::string>& choices, int gold, const TaskLine& line) {
   Document document{{}, gold};
-  for (const std::string& choice : choices) document.choices.push_back({context, fmt::format(" {}", choice), code_points(choice)});
+  for (const std::string& choice : choices)
+    document.choices.push_back({context, fmt::format(" {}", choice), code_points(choice)});
   check(0 <= gold && gold < static_cast<int>(choices.size()), "{}: the right choice is {}, but there are {} choices",
         line.where, gold, choices.size());
   return document;

@@ -5,113 +5,47 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 
 #include "core/error.h"
 #include "ops/kernels.h"
+#include "tools/eval/batches.h"
 #include "train/optimizer.h"
 
 namespace grt {
 namespace {
 
-constexpr std::int64_t kLengthStep = 8;   // lengths are padded to a multiple of it
 constexpr std::int64_t kLogitRows = 256;  // at a time
-constexpr double kWorthSharing = 0.8;     // of the tokens, at most, where two short passes are to beat one
-
-// One input and the requests it answers: those of a document that differ in their last id alone.
-struct Sequence {
-  std::vector<int> ids;
-  std::vector<std::size_t> requests;
-};
-
-// Sequences that begin with the same `shared` ids, which have a pass of their own unless there are none.
-struct Group {
-  std::int64_t shared = 0, padded = 0;  // padded: the length of a sequence's pass
-  std::vector<Sequence> sequences;
-};
 
 std::int64_t length(const std::vector<int>& ids) { return static_cast<std::int64_t>(ids.size()); }
 
-// `count` rounded up; positions end at the model's context length.
-std::int64_t padded_length(std::int64_t count, std::int64_t most) {
-  return std::min((count + kLengthStep - 1) / kLengthStep * kLengthStep, most);
-}
-
-std::vector<Sequence> different_inputs(std::span<const Request> requests, std::size_t first, std::size_t count,
-                                       std::int64_t context_length) {
-  std::vector<Sequence> sequences;
-  for (std::size_t i = first; i < first + count; ++i) {
-    std::vector<int> ids = model_input(requests[i], context_length);
-    const auto same = std::find_if(sequences.begin(), sequences.end(), [&](const Sequence& s) { return s.ids == ids; });
-    if (same != sequences.end()) {
-      same->requests.push_back(i);
-    } else {
-      sequences.push_back({std::move(ids), {i}});
+// A batch as a list of its sequences, each with the place of its group.
+struct SequenceBatch {
+  explicit SequenceBatch(std::span<const Group> of) : groups(of), shared(of[0].shared), padded(of[0].padded) {
+    for (std::size_t g = 0; g < of.size(); ++g) {
+      for (const Sequence& s : of[g].sequences) {
+        sequences.push_back(&s);
+        group_of.push_back(static_cast<std::int64_t>(g));
+      }
     }
   }
-  return sequences;
+  std::int64_t size() const { return static_cast<std::int64_t>(sequences.size()); }
+
+  std::span<const Group> groups;
+  std::int64_t shared, padded;
+  std::vector<const Sequence*> sequences;
+  std::vector<std::int64_t> group_of;
+};
+
+void copy_rows(const Tensor& to, std::int64_t first_to, const Tensor& from, std::int64_t first_from, std::int64_t n) {
+  const Tensor source = from.rows(first_from, n);
+  from.device().copy(to.rows(first_to, n).raw(), source.raw(), source.bytes());
 }
 
-// How many ids all sequences begin with, up to the first whose logits are wanted.
-std::int64_t shared_ids(const std::vector<Sequence>& sequences, std::span<const Request> requests) {
-  std::int64_t shared = std::numeric_limits<std::int64_t>::max();
-  for (const Sequence& s : sequences) {
-    for (const std::size_t i : s.requests) shared = std::min(shared, length(s.ids) - length(requests[i].continuation));
-    const auto [here, there] =
-        std::mismatch(s.ids.begin(), s.ids.end(), sequences[0].ids.begin(), sequences[0].ids.end());
-    shared = std::min<std::int64_t>(shared, here - s.ids.begin());
-  }
-  return shared;
-}
-
-// One group of a document's sequences if it pays that they share, else each for itself.
-void add_groups(std::vector<Sequence> sequences, std::span<const Request> requests, bool may_share,
-                std::int64_t context_length, std::vector<Group>& groups) {
-  const std::int64_t shared = may_share ? shared_ids(sequences, requests) : 0;
-  std::int64_t longest = 0, apart = 0;
-  for (const Sequence& s : sequences) {
-    longest = std::max(longest, length(s.ids));
-    apart += padded_length(length(s.ids), context_length);
-  }
-  const std::int64_t padded = padded_length(longest - shared, context_length - shared);
-  const auto together = static_cast<double>(shared + padded * static_cast<std::int64_t>(sequences.size()));
-  if (shared > 0 && together <= kWorthSharing * static_cast<double>(apart)) {
-    groups.push_back({shared, padded, std::move(sequences)});
-    return;
-  }
-  for (Sequence& s : sequences) {
-    const std::int64_t alone = padded_length(length(s.ids), context_length);
-    groups.push_back({0, alone, {std::move(s)}});
-  }
-}
-
-// Longest first, so that memory and the time left are known early.
-std::vector<Group> grouped(std::span<const Request> requests, bool may_share, std::int64_t context_length) {
-  std::vector<Group> groups;
-  for (std::size_t begin = 0, end; begin < requests.size(); begin = end) {
-    for (end = begin; end < requests.size() && requests[end].document == requests[begin].document;) ++end;
-    add_groups(different_inputs(requests, begin, end - begin, context_length), requests, may_share, context_length,
-               groups);
-  }
-  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
-    const std::int64_t of_a = a.shared + a.padded, of_b = b.shared + b.padded;
-    return of_a != of_b ? of_a > of_b : a.shared > b.shared;
-  });
-  return groups;
-}
-
-// The next groups of one shape, of as many sequences as a batch may have, but at least one group.
-std::span<const Group> next_batch(std::span<const Group> groups, std::int64_t batch_size) {
-  std::size_t count = 0;
-  std::int64_t sequences = 0;
-  for (; count < groups.size(); ++count) {
-    const Group& group = groups[count];
-    sequences += static_cast<std::int64_t>(group.sequences.size());
-    if (count == 0) continue;
-    if (sequences > batch_size || group.shared != groups[0].shared || group.padded != groups[0].padded) break;
-  }
-  return groups.first(count);
+// Sequence `j` of a cache's keys or values becomes sequence `i` of another's.
+void copy_sequence(const Tensor& to, std::int64_t j, const Tensor& from, std::int64_t i) {
+  const Shape one{from.dim(1), from.dim(2), from.dim(3)};
+  const Tensor source = from.range(i * one.numel(), one);
+  from.device().copy(to.range(j * one.numel(), one).raw(), source.raw(), source.bytes());
 }
 
 class Scorer {
@@ -124,96 +58,114 @@ class Scorer {
     pass_.key.seed = options.seed;
   }
 
-  void run(std::span<const Group> batch) {
-    std::optional<KvCache> cache;
-    if (batch[0].shared > 0) cache.emplace(shared_cache(batch));
-    Pass pass = pass_;
-    pass.cache = cache ? &*cache : nullptr;
-    const std::int64_t shared = batch[0].shared, padded = batch[0].padded;
-    std::vector<const Sequence*> sequences;
-    std::vector<std::int32_t> ids;
-    for (const Group& group : batch) {
-      for (const Sequence& s : group.sequences) {
-        sequences.push_back(&s);
-        ids.insert(ids.end(), s.ids.begin() + shared, s.ids.end());
-        ids.resize(sequences.size() * static_cast<std::size_t>(padded));  // what follows changes nothing before it
-      }
+  void run(const SequenceBatch& batch) {
+    if (options_.token_by_token) {
+      for (std::size_t i = 0; i < options_.depths.size(); ++i)
+        score_exit(step_by_step(batch, options_.depths[i]), batch, i);
+      return;
     }
-    std::size_t depth = 0;
-    model_.exits(tokens(ids, padded), options_.depths, pass,
-                 [&](int, const Var& z) { score_exit(z.value(), sequences, shared, depth++); });
+    Context context;
+    Pass pass = pass_;
+    if (batch.shared > 0) {
+      context = read_shared(batch, batch.shared, options_.depths.at(0));
+      pass.cache = &*context.cache;
+    }
+    std::size_t i = 0;
+    model_.exits(rest(batch, batch.shared, batch.padded), options_.depths, pass,
+                 [&](int, const Var& z) { score_exit(z.value(), batch, i++); });
   }
 
   const std::vector<std::vector<Score>>& scores() const { return scores_; }
 
  private:
-  Tensor tokens(const std::vector<std::int32_t>& ids, std::int64_t time) const {
-    const std::int64_t sequences = static_cast<std::int64_t>(ids.size()) / time;
-    return Tensor::from<std::int32_t>({sequences, time}, ids, model_.device());
+  struct Context {
+    std::optional<KvCache> cache;  // of each sequence
+    Tensor z;                      // of each group
+  };
+
+  Tensor tokens(const std::vector<std::int32_t>& ids, std::int64_t sequences) const {
+    const Tensor t = Tensor::from<std::int32_t>({sequences, static_cast<std::int64_t>(ids.size()) / sequences}, ids,
+                                                model_.device());
+    model_.device().sync();  // before `ids` dies
+    return t;
   }
 
-  // The keys and values of what each group shares, once for each of its sequences.
-  KvCache shared_cache(std::span<const Group> batch) const {
-    const std::int64_t shared = batch[0].shared, capacity = shared + batch[0].padded;
-    const int depth = options_.depths.at(0), slots = static_cast<int>(model_.applications(depth).size());
+  // `count` ids of each sequence from `first` on. It is filled up with 0: what follows changes nothing before it.
+  Tensor rest(const SequenceBatch& batch, std::int64_t first, std::int64_t count) const {
     std::vector<std::int32_t> ids;
-    std::vector<std::int64_t> group_of;  // by sequence
-    for (const Group& group : batch) {
-      group_of.resize(group_of.size() + group.sequences.size(), &group - batch.data());
-      ids.insert(ids.end(), group.sequences[0].ids.begin(), group.sequences[0].ids.begin() + shared);
-    }
-    KvCache once = model_.make_cache(static_cast<std::int64_t>(batch.size()), capacity, depth);
+    for (const Sequence* s : batch.sequences)
+      for (std::int64_t t = first; t < first + count; ++t)
+        ids.push_back(t < length(s->ids) ? s->ids[static_cast<std::size_t>(t)] : 0);
+    return tokens(ids, batch.size());
+  }
+
+  // The first `count` ids of each group, computed once and made the past of each of its sequences.
+  Context read_shared(const SequenceBatch& batch, std::int64_t count, int depth) const {
+    std::vector<std::int32_t> ids;
+    for (const Group& group : batch.groups)
+      ids.insert(ids.end(), group.sequences[0].ids.begin(), group.sequences[0].ids.begin() + count);
+    const auto groups = static_cast<std::int64_t>(batch.groups.size());
+    const std::int64_t capacity = batch.shared + batch.padded;
+    KvCache once = model_.make_cache(groups, capacity, depth);
     Pass pass = pass_;
     pass.cache = &once;
-    model_.hidden(tokens(ids, shared), depth, pass);
-    model_.device().sync();  // before `ids` dies
-
-    KvCache all = model_.make_cache(static_cast<std::int64_t>(group_of.size()), capacity, depth);
-    all.past = shared;
-    for (int slot = 0; slot < slots; ++slot) {
-      for (std::size_t s = 0; s < group_of.size(); ++s) {
-        copy_sequence(once.slot(slot).keys, group_of[s], all.slot(slot).keys, static_cast<std::int64_t>(s));
-        copy_sequence(once.slot(slot).values, group_of[s], all.slot(slot).values, static_cast<std::int64_t>(s));
-        all.taken(slot, static_cast<std::int64_t>(s)) = once.taken(slot, group_of[s]);
+    Context context{model_.make_cache(batch.size(), capacity, depth),
+                    model_.hidden(tokens(ids, groups), depth, pass).value()};
+    context.cache->past = count;
+    const int applications = static_cast<int>(model_.applications(depth).size());
+    for (int i = 0; i < applications; ++i) {
+      for (std::int64_t s = 0; s < batch.size(); ++s) {
+        const std::int64_t group = batch.group_of[static_cast<std::size_t>(s)];
+        copy_sequence(context.cache->slot(i).keys, s, once.slot(i).keys, group);
+        copy_sequence(context.cache->slot(i).values, s, once.slot(i).values, group);
+        context.cache->taken(i, s) = once.taken(i, group);
       }
     }
-    return all;
+    return context;
   }
 
-  static void copy_sequence(const Tensor& from, std::int64_t i, const Tensor& to, std::int64_t j) {
-    const Shape& all = from.shape();
-    const Shape one{all[1], all[2], all[3]};
-    from.device().copy(to.range(j * one.numel(), one).raw(), from.range(i * one.numel(), one).raw(),
-                       from.bytes() / static_cast<std::size_t>(all[0]));
+  // (sequences, padded, d), like that of one pass over the rest: the first row is that of the context's last id, which
+  // belongs to the context's pass here.
+  Tensor step_by_step(const SequenceBatch& batch, int depth) const {
+    const std::int64_t context_ids = batch.shared + 1;
+    Context context = read_shared(batch, context_ids, depth);
+    Pass pass = pass_;
+    pass.cache = &*context.cache;
+    const Tensor z = Tensor::empty({batch.size(), batch.padded, context.z.dim(2)}, context.z.dtype(), model_.device());
+    for (std::int64_t s = 0; s < batch.size(); ++s) {
+      const std::int64_t group = batch.group_of[static_cast<std::size_t>(s)];
+      copy_rows(z, s * batch.padded, context.z, group * context_ids + batch.shared, 1);
+    }
+    for (std::int64_t t = 1; t < batch.padded; ++t) {
+      const Tensor step = model_.hidden(rest(batch, batch.shared + t, 1), depth, pass).value();
+      for (std::int64_t s = 0; s < batch.size(); ++s) copy_rows(z, s * batch.padded + t, step, s, 1);
+      ++context.cache->past;
+    }
+    return z;
   }
 
-  // z (sequences, padded, d), whose first row is that of the id after the shared ones.
-  void score_exit(const Tensor& z, const std::vector<const Sequence*>& sequences, std::int64_t shared,
-                  std::size_t depth) {
+  // z (sequences, padded, d), whose first row is that of the first id after the shared ones.
+  void score_exit(const Tensor& z, const SequenceBatch& batch, std::size_t depth) {
     std::vector<std::int32_t> targets;
     std::vector<std::size_t> owner;  // the request of each row
-    for (const Sequence* s : sequences) {
+    for (const Sequence* s : batch.sequences) {
       for (const std::size_t i : s->requests) {
-        const std::vector<int>& continuation = requests_[i].continuation;
-        targets.insert(targets.end(), continuation.begin(), continuation.end());
+        targets.insert(targets.end(), requests_[i].continuation.begin(), requests_[i].continuation.end());
         owner.resize(targets.size(), i);
       }
     }
     const Tensor rows = Tensor::empty({static_cast<std::int64_t>(owner.size()), z.dim(2)}, z.dtype(), z.device());
     std::int64_t filled = 0;
-    for (std::size_t b = 0; b < sequences.size(); ++b) {
-      for (const std::size_t i : sequences[b]->requests) {
-        const std::int64_t n = length(requests_[i].continuation);
-        const std::int64_t first = static_cast<std::int64_t>(b) * z.dim(1) + length(sequences[b]->ids) - shared - n;
-        const Tensor from = z.rows(first, n);
-        z.device().copy(rows.rows(filled, n).raw(), from.raw(), from.bytes());
-        filled += n;
-      }
+    for (std::int64_t b = 0; b < batch.size(); ++b) {
+      const Sequence& s = *batch.sequences[static_cast<std::size_t>(b)];
+      for (std::size_t i = 0; i < s.requests.size(); ++i, filled += s.scored)
+        copy_rows(rows, filled, z, b * z.dim(1) + length(s.ids) - batch.shared - s.scored, s.scored);
     }
     for (std::int64_t begin = 0; begin < filled; begin += kLogitRows) {
-      const std::int64_t n = std::min(kLogitRows, filled - begin);
-      add_rows(model_.logits(rows.rows(begin, n)), std::span(targets).subspan(begin, n),
-               std::span(owner).subspan(begin, n), depth);
+      const auto first = static_cast<std::size_t>(begin),
+                 n = static_cast<std::size_t>(std::min(kLogitRows, filled - begin));
+      add_rows(model_.logits(rows.rows(begin, static_cast<std::int64_t>(n))), std::span(targets).subspan(first, n),
+               std::span(owner).subspan(first, n), depth);
     }
   }
 
@@ -231,7 +183,7 @@ class Scorer {
       device.sync();
       for (std::size_t r = 0; r < targets.size(); ++r) {
         Score& score = scores_[owner[r]][depth];
-        score.log_likelihood -= loss[r];
+        score.log_likelihood -= static_cast<double>(loss[r]);
         const auto row = logit.begin() + static_cast<std::ptrdiff_t>(r) * logits.dim(1);
         const auto best = std::max_element(row, row + model_.config().vocab_size);  // the first of equals
         score.greedy = score.greedy && best - row == targets[r];
@@ -254,32 +206,40 @@ void check_ids(std::span<const Request> requests, int vocab) {
               id, vocab);
 }
 
+void check_finite(const std::vector<std::vector<Score>>& scores, const Params& params) {
+  for (const std::vector<Score>& by_depth : scores) {
+    for (const Score& score : by_depth) {
+      if (std::isfinite(score.log_likelihood)) continue;
+      const std::string weight = first_bad_weight(params);
+      fail("a log-likelihood is {}; {}", score.log_likelihood,
+           weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::vector<Score>> score_requests(const LanguageModel& model, std::span<const Request> requests,
                                                const ScoreOptions& options) {
   check_ids(requests, model.config().vocab_size);
   // A cache serves one exit; several exits share more by coming from one pass.
-  const std::vector<Group> groups = grouped(requests, options.depths.size() == 1, model.config().context_length);
+  const Sharing sharing = options.token_by_token       ? Sharing::context
+                          : options.depths.size() == 1 ? Sharing::worth
+                                                       : Sharing::none;
+  const std::vector<Group> groups = grouped(requests, sharing, model.config().context_length);
   Scorer scorer(model, requests, options);
   std::int64_t done = 0, tokens = 0;
   for (std::span<const Group> left = groups; !left.empty();) {
-    const std::span<const Group> batch = next_batch(left, options.batch_size);
+    const SequenceBatch batch(next_batch(left, options.batch_size));
     scorer.run(batch);
-    left = left.subspan(batch.size());
-    for (const Group& group : batch) {
-      for (const Sequence& s : group.sequences) {
-        done += static_cast<std::int64_t>(s.requests.size());
-        for (const std::size_t i : s.requests) tokens += length(requests[i].context) + length(requests[i].continuation);
-      }
+    left = left.subspan(batch.groups.size());
+    for (const Sequence* s : batch.sequences) {
+      done += static_cast<std::int64_t>(s->requests.size());
+      for (const std::size_t i : s->requests) tokens += length(requests[i].context) + length(requests[i].continuation);
     }
     if (options.progress) options.progress(done, tokens);
   }
-  for (const std::vector<Score>& scores : scorer.scores())
-    for (const Score& score : scores)
-      check(std::isfinite(score.log_likelihood), "a log-likelihood is {}; {}", score.log_likelihood,
-            first_bad_weight(model.params()).empty() ? "all weights are finite"
-                                                     : "the first bad weight: " + first_bad_weight(model.params()));
+  check_finite(scorer.scores(), model.params());
   return scorer.scores();
 }
 

@@ -1,5 +1,4 @@
-// Log-likelihoods of requests under a model: batches of like length, and what the choices of a document share computed
-// once.
+// Log-likelihoods of requests under a model.
 #pragma once
 
 #include <functional>
@@ -17,6 +16,9 @@ struct ScoreOptions {
   std::int64_t batch_size = 8;            // sequences at a time; no result depends on it
   std::optional<float> forced_gate = {};  // grt, analysis
   std::uint64_t seed = 1337;              // poisson: of the initial state
+  // Each context in one pass, then its continuation one token after another, as a cache that keeps less than all keys
+  // and values needs it. Off: a continuation in one pass.
+  bool token_by_token = false;
   // After each batch: the requests done so far, and their tokens.
   std::function<void(std::int64_t requests, std::int64_t tokens)> progress = {};
 };

@@ -48,7 +48,6 @@ Scores score_in_disorder(const LanguageModel& model, const std::vector<Request>&
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return 7 * requests[a].document % 11 < 7 * requests[b].document % 11;
   });
-  // Equal keys keep their order, and documents of one key must not mix.
   std::vector<Request> mixed;
   for (const std::size_t i : order) mixed.push_back(requests[i]);
   const Scores scores = score_requests(model, mixed, options);
@@ -89,10 +88,12 @@ TEST_SUITE("tools") {
       const double sum = std::accumulate(logprobs.begin(), logprobs.end(), 0.0);
       const std::vector<Request> requests = {{0, context, {1}}, {0, context, ids}, {0, context, {3, 4, 5}}};
       const double tolerance = kLogitTolerance * static_cast<double>(ids.size());
-      const ScoreOptions options{.depths = {expected["depth"]}};
-      CHECK(std::abs(score_requests(*model, requests, options)[1][0].log_likelihood - sum) < tolerance);
-      CHECK(std::abs(score_requests(*model, std::span(requests).subspan(1, 1), options)[0][0].log_likelihood - sum) <
-            tolerance);
+      for (const bool token_by_token : {false, true}) {
+        const ScoreOptions options{.depths = {expected["depth"]}, .token_by_token = token_by_token};
+        const auto alone = std::span(requests).subspan(1, 1);
+        CHECK(std::abs(score_requests(*model, requests, options)[1][0].log_likelihood - sum) < tolerance);
+        CHECK(std::abs(score_requests(*model, alone, options)[0][0].log_likelihood - sum) < tolerance);
+      }
     }
   }
 
@@ -102,11 +103,15 @@ TEST_SUITE("tools") {
       const auto model = oracle_model(name);
       const int full = model->depths().full;
       const auto requests = some_requests(50, model->config().context_length, model->config().vocab_size);
-      for (const std::vector<int>& depths : {std::vector{full}, std::vector{1, full}}) {
-        const Scores one = score_requests(*model, requests, {.depths = depths, .batch_size = 1});
+      for (ScoreOptions options : {ScoreOptions{.depths = {full}}, ScoreOptions{.depths = {1, full}},
+                                   ScoreOptions{.depths = {full}, .token_by_token = true}}) {
+        CAPTURE(options.depths.size());
+        CAPTURE(options.token_by_token);
+        options.batch_size = 1;
+        const Scores one = score_requests(*model, requests, options);
         for (const int batch_size : {7, 32}) {
           CAPTURE(batch_size);
-          const ScoreOptions options{.depths = depths, .batch_size = batch_size};
+          options.batch_size = batch_size;
           CHECK(same(one, score_requests(*model, requests, options)));
           CHECK(same(one, score_in_disorder(*model, requests, options)));
         }
@@ -121,9 +126,11 @@ TEST_SUITE("tools") {
       const int full = model->depths().full;
       const auto requests = some_requests(30, model->config().context_length, model->config().vocab_size);
       const Scores shared = score_requests(*model, requests, {.depths = {full}});
-      CHECK(difference(score_requests(*model, requests, {.depths = {1, full}}), 1, shared) < 1e-11);
-      CHECK(difference(score_requests(*model, requests, {.depths = {1, full}}), 0,
-                       score_requests(*model, requests, {.depths = {1}})) < 1e-11);
+      const Scores apart = score_requests(*model, requests, {.depths = {1, full}});
+      const Scores stepwise = score_requests(*model, requests, {.depths = {1, full}, .token_by_token = true});
+      CHECK(difference(apart, 1, shared) < 1e-11);
+      CHECK(difference(apart, 0, score_requests(*model, requests, {.depths = {1}})) < 1e-11);
+      CHECK(difference(stepwise, 1, shared) < 1e-11);
     }
   }
 
@@ -142,7 +149,7 @@ TEST_SUITE("tools") {
         bool greedy = true;
         Decoder decoder(*model, {}, static_cast<std::int64_t>(input.size()));
         std::vector<double> logits = decoder.start(context);
-        for (const int id : requests[i].continuation) {
+        for (const int& id : requests[i].continuation) {
           greedy = greedy && choose(logits, {.temperature = 0}, 0, 0).id == id;
           if (&id != &requests[i].continuation.back()) logits = decoder.next(std::span(&id, 1));
         }
