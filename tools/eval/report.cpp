@@ -41,7 +41,7 @@ void print_metrics(std::span<const TaskResult> tasks, int depth) {
 void print_by_depth(std::span<const TaskResult> tasks, const LanguageModel& model) {
   const DepthRange range = model.depths();
   const std::map<int, Metrics>& depths = tasks[0].by_depth;
-  const bool has_full = depths.contains(range.full);
+  const bool has_full = depths.contains(range.full) && average(tasks, range.full) > 0;
   fmt::print("by depth: acc_norm where there is one, else acc, in percent; GFLOP a token, executed, at full context\n");
   fmt::print("{:>5}  {:>7}", "depth", "GFLOP");
   for (const TaskResult& task : tasks) fmt::print("  {:>6}", task.documents.task->name);
