@@ -1,9 +1,6 @@
 // The GPT-2 parts every model shares: embeddings, the final norm and the tied head.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "models/config.h"
 #include "nn/block.h"
 
@@ -28,9 +25,6 @@ struct Backbone {
   // `applications`: L, the block applications at full depth, which the projections' initial values depend on.
   BlockConfig block(int applications) const;
 };
-
-// The blocks of prelude, `depth` times core, and coda, by name, in the order they are applied.
-std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth);
 
 // FLOPs of one block and of the head, per token, by the two ways of counting in models/model.h.
 double block_flops_paper(const BackboneConfig& c, std::int64_t context);

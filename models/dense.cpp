@@ -10,13 +10,14 @@ Dense::Dense(const DenseConfig& config) : config_(config) {
 
 // The exit at depth l is the final norm of block l's output.
 void Dense::exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const {
-  Var h = backbone_->embed(tokens, pass.cache);
+  Var h = embed(tokens, pass);
   int layer = 0;
   for (const int depth : depths) {
     check_depth(depth);
     for (; layer < depth; ++layer) {
       const auto block = [this, h, layer, cache = pass.cache] { return h_[layer](h, cache, layer); };
       h = pass.recompute ? checkpoint(block) : block();
+      pass.show("state", layer + 1, h);
     }
     visit(depth, backbone_->ln_f(h));
   }

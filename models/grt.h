@@ -1,18 +1,19 @@
 // `grt`: the Gated Recurrent Transformer. Prelude, a shared core applied R times through a learned gate, coda.
 #pragma once
 
-#include "models/model.h"
+#include "models/recurrent.h"
 
 namespace grt {
 
-class Grt final : public LanguageModel {
+class Grt final : public RecurrentModel {
  public:
   explicit Grt(const GrtConfig& config);
 
-  void exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const override;
+  Unrolled unroll(const Tensor& tokens, const Pass& pass) const override;
   DepthRange depths() const override { return {0, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"uniform", config_.r_min, config_.n_recurrences}; }
-  std::vector<std::string> applications(int depth) const override { return recurrent_applications(config_, depth); }
+  bool reinjects() const override { return config_.use_injection; }
+  bool reduces_kv() const override { return true; }
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 
@@ -27,16 +28,15 @@ class Grt final : public LanguageModel {
   };
   // What depends on h_pre alone, and so is the same in every recurrence.
   struct Anchor {
-    Var injected;  // inject[:, d:] h_pre
+    Var injected;  // inject[:, d:] h_pre; none where the state stands in its place
     Var gate;      // fc_in[:, d:] LN_anchor(h_pre); with gate_concat_norm LN_anchor(h_pre) itself
   };
 
-  Anchor anchor(const Var& h_pre) const;
+  Anchor anchor(const Var& h_pre, const Var& embedding, const Pass& pass) const;
   Var recur(const Var& h, const Anchor& anchor, int r, const Pass& pass) const;
   Var gate_logit(const Var& h, const Anchor& anchor) const;
 
   GrtConfig config_;
-  std::vector<Block> prelude_, core_, coda_;
   std::optional<PairLinear> inject_;
   std::optional<Gate> gate_;
 };

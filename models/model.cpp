@@ -18,17 +18,6 @@ BlockConfig Backbone::block(int applications) const {
   return {config.d_model, config.n_heads, config.bias, config.gelu_kind(), 0.02 / std::sqrt(2.0 * applications)};
 }
 
-std::vector<std::string> recurrent_applications(const RecurrentConfig& c, int depth) {
-  std::vector<std::string> names;
-  const auto add = [&](const char* prefix, int n) {
-    for (int i = 0; i < n; ++i) names.push_back(fmt::format("{}.{}", prefix, i));
-  };
-  add("prelude", c.n_prelude);
-  for (int r = 0; r < depth; ++r) add("core", c.n_core);
-  add("coda", c.n_coda);
-  return names;
-}
-
 double block_flops_paper(const BackboneConfig& c, std::int64_t context) {
   const double d = static_cast<double>(c.d_model);
   return 24 * d * d + 4 * static_cast<double>(context) * d;
@@ -38,6 +27,16 @@ double block_flops_paper(const BackboneConfig& c, std::int64_t context) {
 double block_flops_executed(const BackboneConfig& c, std::int64_t context) {
   const double d = static_cast<double>(c.d_model);
   return 24 * d * d + 2 * static_cast<double>(context + 1) * d;
+}
+
+Var LanguageModel::embed(const Tensor& tokens, const Pass& pass) const {
+  if (pass.reinjection != Reinjection::prelude) {
+    check(reinjects(), "reinjection: this {} model has nothing that enters each step again", config().architecture);
+    check(!pass.training, "reinjection: in training it is the prelude's");
+  }
+  const Var h = backbone_->embed(tokens, pass.cache);
+  pass.show("embedding", 0, h);
+  return h;
 }
 
 Var LanguageModel::hidden(const Tensor& tokens, int depth, const Pass& pass) const {
@@ -74,11 +73,17 @@ void LanguageModel::check_depth(int depth, const char* what) const {
     check(lowest <= depth && depth <= highest, "{} {}: this model has exits at {}..{}", what, depth, lowest, highest);
 }
 
-KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int depth) const {
+void LanguageModel::check_kv(KvStrategy strategy) const {
+  check(strategy == KvStrategy::full || reduces_kv(), "--kv: this {} model keeps all keys and values: full, not {}",
+        config().architecture, name_of(strategy));
+}
+
+KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int depth, KvStrategy strategy) const {
   check_depth(depth);
+  check_kv(strategy);
   const BackboneConfig& c = config();
-  return KvCache(static_cast<int>(applications(depth).size()), batch, c.n_heads, capacity, c.head_size(),
-                 params_.values().dtype(), device());
+  return KvCache(kv_layout(depth), strategy, batch, c.n_heads, capacity, c.head_size(), params_.values().dtype(),
+                 device());
 }
 
 std::unique_ptr<LanguageModel> make_model(const Json& json, const std::string& where) {

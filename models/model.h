@@ -7,12 +7,22 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/backbone.h"
 #include "models/depth.h"
 
 namespace grt {
+
+// Sees what a pass computes: before the recurrence at step 0, in it at step r = 1, 2, ... (models/grt.cpp for the
+// equations). All models: "embedding"; "state", which dense has after each block. Besides, grt and poisson: "anchor",
+// what re-enters each step. All recurrent ones but mor: "input" and "proposal", what enters and leaves the core. grt:
+// "gate_logit", before tau divides it. mor: "routed", the positions a step takes, (B, k) i32, filled up with -1.
+using Look = std::function<void(std::string_view what, int step, const Tensor& value)>;
+
+// Analysis in evaluation: what stands in the anchor's place in the input of each step.
+enum class Reinjection { prelude, state, embedding, zero };
 
 // Everything a forward pass may depend on besides its tokens. The models have no modes.
 struct Pass {
@@ -24,8 +34,13 @@ struct Pass {
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
   bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
   bool causal_routing = false;            // mor: no token's way depends on later ones; else by top-k over the sequence
+  const Look* look = nullptr;             // with `recompute`, sees a step again on the way back
+  Reinjection reinjection = Reinjection::prelude;  // grt, poisson; grt's gate keeps its own anchor
 
   NoiseKey noise(std::uint32_t site) const { return {key.seed, key.pass, site}; }
+  void show(std::string_view what, int step, const Var& value) const {
+    if (look) (*look)(what, step, value.value());
+  }
 };
 
 // Floating-point operations of a forward pass, per token, with a context of S tokens.
@@ -41,6 +56,12 @@ struct DepthRange {
   int highest = kAnyDepth;
 };
 
+// One of several rules by which a model decides which tokens take a step.
+struct Routing {
+  std::string name, words;  // words: of a line for people
+  bool causal;              // Pass::causal_routing
+};
+
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
@@ -54,7 +75,15 @@ class LanguageModel {
   virtual DepthRule default_depth_rule() const = 0;
   // Is every exit trained for, not the one at full depth alone?
   virtual bool trains_exits() const { return default_depth_rule().random(); }
+  // Under the first an evaluation's losses are those of training, and its loss_NAME the same as its loss; those of the
+  // others are reported beside them. None: there is one way to go.
+  virtual std::vector<Routing> routings() const { return {}; }
+  // Does something of before the recurrence enter each step, whose place Pass::reinjection gives away?
+  virtual bool reinjects() const { return false; }
   virtual std::vector<std::string> applications(int depth) const = 0;  // block names in the order they are applied
+  virtual KvLayout kv_layout(int depth) const = 0;
+  // Is there a meaning in keeping one key and value of a layer that is applied several times?
+  virtual bool reduces_kv() const { return false; }
   virtual Flops flops(std::int64_t context, int depth) const = 0;
   // Executed per token by a forward and backward pass of loss(): as a rule three times the forward pass's.
   virtual double training_flops(std::int64_t context, int depth) const;
@@ -72,7 +101,10 @@ class LanguageModel {
 
   // Throws Error naming `what` (a flag) and the range.
   void check_depth(int depth, const char* what = "depth") const;
-  KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth) const;
+  // Throws Error naming --kv and the model where it does not have the strategy.
+  void check_kv(KvStrategy strategy) const;
+  KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth,
+                     KvStrategy strategy = KvStrategy::full) const;
 
   const BackboneConfig& config() const { return backbone_->config; }
   Params& params() { return params_; }
@@ -80,6 +112,8 @@ class LanguageModel {
   Device& device() const { return params_.values().device(); }
 
  protected:
+  Var embed(const Tensor& tokens, const Pass& pass) const;  // wte[token] + wpe[position], as each pass begins
+
   Params params_;
   std::optional<Backbone> backbone_;
 };

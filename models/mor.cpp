@@ -34,6 +34,19 @@ std::vector<std::int32_t> positive(const Tensor& logits) {
   return list;
 }
 
+// The positions of each sequence (B, k), of the longest; -1 where another has fewer.
+Tensor filled_up(const std::vector<std::vector<std::int32_t>>& routed, Device& device) {
+  std::size_t longest = 1;
+  for (const auto& positions : routed) longest = std::max(longest, positions.size());
+  std::vector<std::int32_t> rows(routed.size() * longest, -1);
+  for (std::size_t b = 0; b < routed.size(); ++b)
+    std::copy(routed[b].begin(), routed[b].end(), rows.begin() + static_cast<std::ptrdiff_t>(b * longest));
+  const Shape shape{static_cast<std::int64_t>(routed.size()), static_cast<std::int64_t>(longest)};
+  const Tensor t = Tensor::from<std::int32_t>(shape, rows, device);
+  device.sync();  // before `rows` dies
+  return t;
+}
+
 }  // namespace
 
 std::int64_t mor_capacity(std::int64_t length, int r, int R) {
@@ -54,48 +67,37 @@ Var Mor::Router::operator()(const Var& x) const {
   return layers.size() == 1 ? z : layers[1](gelu(z, kind));
 }
 
-Mor::Mor(const MorConfig& config) : config_(config) {
+Mor::Mor(const MorConfig& config) : RecurrentModel(config), config_(config) {
   const Scope root{&params_, ""};
-  backbone_.emplace(root, config);
-  const BlockConfig block = backbone_->block(config.applications());
-  prelude_ = blocks(root / "prelude", config.n_prelude, block);
-  core_ = blocks(root / "core", config.n_core, block);
-  coda_ = blocks(root / "coda", config.n_coda, block);
   for (int r = 0; r < config.n_recurrences; ++r) routers_.emplace_back(root / "router" / r, config);
 }
 
-void Mor::exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const {
-  if (pass.causal_routing)
-    causal_exits(tokens, depths, pass, visit);
-  else
-    top_k_exits(tokens, depths, pass, nullptr, visit);
+RecurrentModel::Unrolled Mor::unroll(const Tensor& tokens, const Pass& pass) const {
+  return pass.causal_routing ? routed_causally(tokens, pass) : routed_by_top_k(tokens, pass, nullptr);
+}
+
+std::vector<Routing> Mor::routings() const {
+  return {{"topk", "with top-k routing, as in training", false},
+          {"causal", "with causal routing, as in generation", true}};
 }
 
 Var Mor::loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const {
   check(!pass.causal_routing, "mor: the loss is that of top-k routing");
   Var aux, z;
-  top_k_exits(tokens, std::span(&depth, 1), pass, &aux, [&](int, const Var& exit) { z = exit; });
+  visit_exits(routed_by_top_k(tokens, pass, &aux), std::span(&depth, 1), pass, [&](int, const Var& exit) { z = exit; });
   return cross_entropy(z, backbone_->wte->var, targets, config_.vocab_size) +
          scale(aux, static_cast<float>(config_.router_aux_weight));
 }
 
-Var Mor::finish(const Var& h, int depth, const Pass& pass) const {
-  return backbone_->ln_f(through(coda_, h, pass.cache, config_.n_prelude + depth * config_.n_core, pass.recompute));
-}
-
 // --- top-k -----------------------------------------------------------------------------------------------------------
 
-void Mor::top_k_exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, Var* aux,
-                      const Visit& visit) const {
+RecurrentModel::Unrolled Mor::routed_by_top_k(const Tensor& tokens, const Pass& pass, Var* aux) const {
   check(!pass.cache, "mor: top-k routing looks at the whole sequence; with a cache routing must be causal");
-  Var h = through(prelude_, backbone_->embed(tokens, nullptr), nullptr, 0, pass.recompute);
-  Tensor routed = every_position(tokens.dim(0), tokens.dim(1), device());
-  int r = 0;
-  for (const int depth : depths) {
-    check_depth(depth);
-    for (; r < depth; ++r) h = top_k_step(h, r, routed, pass, aux);
-    visit(depth, finish(h, depth, pass));
-  }
+  const Tensor all = every_position(tokens.dim(0), tokens.dim(1), device());
+  const auto step = [this, routed = all, pass, aux](const Var& h, int r) mutable {
+    return top_k_step(h, r, routed, pass, aux);
+  };
+  return {prelude(embed(tokens, pass), pass), step, false};
 }
 
 // h[I] <- h[I] + g core(h[I]) for the I of step r + 1. `routed` (B, m), the positions that the step before took,
@@ -109,6 +111,7 @@ Var Mor::top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* 
   // g grows with z, which tells more values apart.
   const TopK top = top_k(z.value().view({batch, before}), mor_capacity(h.shape()[1], r + 1, config_.n_recurrences));
   routed = gather_rows(routed.view({batch, before, 1}), top.index).view(top.index.shape());
+  pass.show("routed", r + 1, routed);
   if (aux) {
     const Var loss = bce_with_logits(z, top.chosen.view(z.shape()));
     *aux = *aux ? *aux + loss : loss;
@@ -121,26 +124,31 @@ Var Mor::top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* 
 
 // --- causal ----------------------------------------------------------------------------------------------------------
 
-void Mor::causal_exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const {
+RecurrentModel::Unrolled Mor::routed_causally(const Tensor& tokens, const Pass& pass) const {
   check(!Tape::recording(), "mor: causal routing serves inference; it cannot be recorded on a tape");
-  const std::int64_t batch = tokens.dim(0), time = tokens.dim(1), width = config_.d_model;
-  const Tensor h = through(prelude_, backbone_->embed(tokens, pass.cache), pass.cache).value();
-  Positions all(time);
+  Positions all(tokens.dim(1));
   std::iota(all.begin(), all.end(), 0);
-  std::vector<Positions> routed(batch, all);
-  int r = 0;
-  for (const int depth : depths) {
-    check_depth(depth);
-    for (; r < depth; ++r)
-      for (std::int64_t b = 0; b < batch; ++b)
-        causal_step(h.range(b * time * width, {1, time, width}), r, routed[b], b, pass);
-    visit(depth, finish(h, depth, pass));
-  }
+  const auto step = [this, routed = std::vector<Positions>(tokens.dim(0), all), pass](const Var& h, int r) mutable {
+    return causal_step(h.value(), r, routed, pass);
+  };
+  return {prelude(embed(tokens, pass), pass), step, false};
 }
 
-// The same for one sequence, h (1, T, d) in place: the first step takes all tokens, a later one those of `routed` whose
-// own logit is above 0. Nothing depends on tokens to come, and each sequence takes as many as it takes.
-void Mor::causal_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const {
+// The first step takes all tokens, a later one those that the step before took and whose own logit is above 0. Nothing
+// depends on tokens to come, and each sequence takes as many as it takes.
+Tensor Mor::causal_step(const Tensor& h, int r, std::vector<Positions>& routed, const Pass& pass) const {
+  const Tensor next = h.clone();
+  const Shape one{1, h.dim(1), h.dim(2)};
+  for (std::size_t b = 0; b < routed.size(); ++b) {
+    const auto sequence = static_cast<std::int64_t>(b);
+    take_step(next.range(sequence * one.numel(), one), r, routed[b], sequence, pass);
+  }
+  if (pass.look) pass.show("routed", r + 1, filled_up(routed, device()));
+  return next;
+}
+
+// That of one sequence, h (1, T, d) in place. `routed`, the positions that the step before took, becomes this one's.
+void Mor::take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const {
   if (routed.empty()) return;
   Var x = gather_rows(h, index_of(routed, device())), z = routers_[r](x);
   if (r > 0) {
@@ -156,8 +164,8 @@ void Mor::causal_step(const Tensor& h, int r, Positions& routed, std::int64_t se
 
   Var y;
   if (pass.cache) {
-    const int slot = config_.n_prelude + r * config_.n_core;
-    const KvCache own = pass.cache->of_sequence(slot, config_.n_core, sequence);
+    const int slot = core_slot(r);
+    KvCache own = pass.cache->of_sequence(slot, config_.n_core, sequence);
     y = through(core_, x, &own);
     pass.cache->taken(slot, sequence) += static_cast<std::int64_t>(routed.size());
   } else {
@@ -173,7 +181,6 @@ void Mor::causal_step(const Tensor& h, int r, Positions& routed, std::int64_t se
 Flops Mor::flops(std::int64_t context, int depth) const {
   const double d = static_cast<double>(config_.d_model);
   const double router = config_.router_type == "linear" ? 2 * d : 4 * d * d + 4 * d;
-  const double applied = static_cast<double>(applications(depth).size());
   double executed = (config_.n_prelude + config_.n_coda) * block_flops_executed(config_, context);
   double seen = 1;  // share of the tokens that reach the router
   for (int r = 1; r <= depth; ++r) {
@@ -182,8 +189,9 @@ Flops Mor::flops(std::int64_t context, int depth) const {
     executed += seen * router + share * config_.n_core * block_flops_executed(config_, k);
     seen = share;
   }
-  return {applied * block_flops_paper(config_, context), 2 * d * config_.vocab_size, executed,
-          2 * d * config_.padded_vocab_size};
+  Flops flops = RecurrentModel::flops(context, depth);
+  flops.executed_body = executed;
+  return flops;
 }
 
 }  // namespace grt

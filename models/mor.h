@@ -2,23 +2,22 @@
 // a router, which passes on some of the tokens that the step before it passed on.
 #pragma once
 
-#include "models/model.h"
+#include "models/recurrent.h"
 
 namespace grt {
 
 // k_r, the tokens of a sequence of `length` that step r = 1..R takes under top-k routing.
 std::int64_t mor_capacity(std::int64_t length, int r, int R);
 
-class Mor final : public LanguageModel {
+class Mor final : public RecurrentModel {
  public:
   explicit Mor(const MorConfig& config);
 
   // Routing is by top-k over each sequence, which looks ahead, or causal (Pass::causal_routing), for inference alone.
-  void exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const override;
+  Unrolled unroll(const Tensor& tokens, const Pass& pass) const override;
   DepthRange depths() const override { return {1, config_.n_recurrences, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"fixed", 1, config_.n_recurrences}; }
-  // Of a token that every step takes.
-  std::vector<std::string> applications(int depth) const override { return recurrent_applications(config_, depth); }
+  std::vector<Routing> routings() const override;
   Flops flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 
@@ -34,15 +33,13 @@ class Mor final : public LanguageModel {
   };
   using Positions = std::vector<std::int32_t>;
 
-  void top_k_exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, Var* aux,
-                   const Visit& visit) const;
+  Unrolled routed_by_top_k(const Tensor& tokens, const Pass& pass, Var* aux) const;
   Var top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* aux) const;
-  void causal_exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const;
-  void causal_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const;
-  Var finish(const Var& h, int depth, const Pass& pass) const;
+  Unrolled routed_causally(const Tensor& tokens, const Pass& pass) const;
+  Tensor causal_step(const Tensor& h, int r, std::vector<Positions>& routed, const Pass& pass) const;
+  void take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const;
 
   MorConfig config_;
-  std::vector<Block> prelude_, core_, coda_;
   std::vector<Router> routers_;  // of each step
 };
 

@@ -16,29 +16,13 @@ void append_column(Var& columns, const Var& values) {
 
 }  // namespace
 
-Ouro::Ouro(const OuroConfig& config) : config_(config) {
+Ouro::Ouro(const OuroConfig& config) : RecurrentModel(config), config_(config) {
   const Scope root{&params_, ""};
-  backbone_.emplace(root, config);
-  const BlockConfig block = backbone_->block(config.applications());
-  prelude_ = blocks(root / "prelude", config.n_prelude, block);
-  core_ = blocks(root / "core", config.n_core, block);
-  coda_ = blocks(root / "coda", config.n_coda, block);
   exit_gate_.emplace(root / "exit_gate", config.d_model, 1, true, Init{}, gate_bias(config.n_recurrences));
 }
 
-void Ouro::exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const {
-  Var h = through(prelude_, backbone_->embed(tokens, pass.cache), pass.cache, 0, pass.recompute);
-  int t = 0;
-  for (const int depth : depths) {
-    check_depth(depth);
-    for (; t < depth; ++t) {
-      const int first_slot = config_.n_prelude + t * config_.n_core;
-      const auto step = [this, h, first_slot, cache = pass.cache] { return through(core_, h, cache, first_slot); };
-      h = pass.recompute ? checkpoint(step) : step();
-    }
-    const int first_slot = config_.n_prelude + depth * config_.n_core;
-    visit(depth, backbone_->ln_f(through(coda_, h, pass.cache, first_slot, pass.recompute)));
-  }
+RecurrentModel::Unrolled Ouro::unroll(const Tensor& tokens, const Pass& pass) const {
+  return {prelude(embed(tokens, pass), pass), [this, pass](const Var& h, int t) { return core(h, t, pass); }};
 }
 
 Ouro::Exits Ouro::run_exits(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const {
@@ -68,13 +52,6 @@ std::map<std::string, Tensor> Ouro::further_losses(const Tensor& tokens, const T
                                                    const Pass& pass) const {
   const auto [gates, losses] = run_exits(tokens, targets, config_.n_recurrences, pass);
   return {{"loss_expected", expected_losses(gates.value(), losses.value())}};
-}
-
-Flops Ouro::flops(std::int64_t context, int depth) const {
-  const double d = static_cast<double>(config_.d_model);
-  const double blocks = config_.n_prelude + static_cast<double>(config_.n_core) * depth + config_.n_coda;
-  return {blocks * block_flops_paper(config_, context), 2 * d * config_.vocab_size,
-          blocks * block_flops_executed(config_, context), 2 * d * config_.padded_vocab_size};
 }
 
 // A training pass runs coda and head at each exit, and the head's product once more to go back through it.

@@ -2,15 +2,15 @@
 // gives the probability of stopping there. Source: Zhu et al. 2025, arXiv:2510.25741.
 #pragma once
 
-#include "models/model.h"
+#include "models/recurrent.h"
 
 namespace grt {
 
-class Ouro final : public LanguageModel {
+class Ouro final : public RecurrentModel {
  public:
   explicit Ouro(const OuroConfig& config);
 
-  void exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass, const Visit& visit) const override;
+  Unrolled unroll(const Tensor& tokens, const Pass& pass) const override;
   // The mean over tokens of sum_t p_t CE_t - beta entropy(p), over the exits 1..depth. With pass.exit_gate_alone: how
   // well the gate tells whether going on to exit t lowers CE_t.
   Var loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const override;
@@ -20,8 +20,7 @@ class Ouro final : public LanguageModel {
   DepthRange depths() const override { return {1, config_.n_recurrences, config_.n_recurrences}; }
   DepthRule default_depth_rule() const override { return {"fixed", 1, config_.n_recurrences}; }
   bool trains_exits() const override { return true; }
-  std::vector<std::string> applications(int depth) const override { return recurrent_applications(config_, depth); }
-  Flops flops(std::int64_t context, int depth) const override;
+  bool reduces_kv() const override { return true; }
   double training_flops(std::int64_t context, int depth) const override;
   Json config_json() const override { return to_json(config_); }
 
@@ -36,7 +35,6 @@ class Ouro final : public LanguageModel {
   Exits run_exits(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const;
 
   OuroConfig config_;
-  std::vector<Block> prelude_, core_, coda_;
   std::optional<Linear> exit_gate_;
 };
 

@@ -41,11 +41,13 @@ struct Attention {
         c_proj(s / "c_proj", c.width, c.width, c.bias, {0, c.proj_std}) {}
 
   // x (B, T, d) -> (B, T, d). With a cache, x holds the tokens after cache->past earlier ones.
-  Var operator()(const Var& x, const KvCache* cache, int slot, const LowRankPair& own = {}) const {
+  Var operator()(const Var& x, KvCache* cache, int slot, const LowRankPair& own = {}) const {
     const Var qkv = c_attn(x, own.in);
     if (!cache) return c_proj(attention(qkv, heads), own.proj);
     const KvSlot& kept = cache->slot(slot);
-    return c_proj(attention(qkv, heads, kept.keys, kept.values, cache->past), own.proj);
+    const Var mixed = attention(qkv, heads, kept.keys, kept.values, cache->past);
+    cache->appended(slot, x.shape()[1]);
+    return c_proj(mixed, own.proj);
   }
 };
 
@@ -72,7 +74,7 @@ struct Block {
       : ln_1(s / "ln_1", c.width, c.bias), attn(s / "attn", c), ln_2(s / "ln_2", c.width, c.bias), mlp(s / "mlp", c) {}
 
   // `own`: what this application of the block adds to its weights.
-  Var operator()(Var x, const KvCache* cache = nullptr, int slot = 0, const LowRankBlock& own = {}) const {
+  Var operator()(Var x, KvCache* cache = nullptr, int slot = 0, const LowRankBlock& own = {}) const {
     x = x + attn(ln_1(x), cache, slot, own.attn);
     return x + mlp(ln_2(x), own.mlp);
   }
@@ -86,7 +88,7 @@ inline std::vector<Block> blocks(const Scope& s, int n, const BlockConfig& c) {
 
 // The blocks one after the other; block i uses cache slot first_slot + i. With `recompute`, the tape keeps each block's
 // input alone.
-inline Var through(const std::vector<Block>& list, Var h, const KvCache* cache = nullptr, int first_slot = 0,
+inline Var through(const std::vector<Block>& list, Var h, KvCache* cache = nullptr, int first_slot = 0,
                    bool recompute = false) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Block* block = &list[i];

@@ -43,7 +43,9 @@ struct Options {
       "2, ..., poisson at 1, 2, ..., mor, rrt and ouro at 1..R, dense at 1..n_layers");
     v("depth", depth, "exit whose loss is reported as `loss` (default: full depth)");
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
-    v("kv", kv, "key/value strategy: full, which is exact");
+    v("kv", kv,
+      "full: exact; grt, poisson, ouro: mean, last or first, the loss of decoding token by token on a cache that keeps "
+      "so much of a core layer's steps");
     v("stride", stride,
       "begin a window every so many tokens and score each token in the first window that holds it; "
       "0: windows side by side");
@@ -97,7 +99,8 @@ void check_flags(const Options& options, const TaskFlags& tasks) {
   check(!options.data || !options.text, "--data, --text: expected one of the two, not both");
   check(options.data || options.text || tasks.tasks,
         "--data, --text: expected one of the two, neither is given, nor is --tasks");
-  check(options.kv == "full", "--kv: must be full, not \"{}\"", options.kv);
+  check(kv_strategy(options.kv) == KvStrategy::full || !options.logits, "--logits: are those of --kv full, not {}",
+        options.kv);
   check(!options.logits || options.data || options.text, "--logits: expected --data or --text besides");
   check_task_flags(tasks);
   check_outputs(options, tasks);
@@ -206,22 +209,25 @@ Json about(const Options& options, const LanguageModel& model, int depth, const 
 Json evaluate_data(const Options& options, const LanguageModel& model, const TokenData& data, const EvalOptions& eval,
                    int depth) {
   const EvalResult result = evaluate_shown(model, data, eval);
-  const bool routed = model.config().architecture == "mor";  // by top-k, which looks ahead: also causally
-  EvalOptions in_order = eval;
-  in_order.causal_routing = true;
-  const EvalResult causal = routed ? evaluate_shown(model, data, in_order) : EvalResult{};
+  const std::vector<Routing> routings = model.routings();
+  std::vector<EvalResult> otherwise;  // under those after the first
+  for (std::size_t i = 1; i < routings.size(); ++i) {
+    EvalOptions other = eval;
+    other.causal_routing = routings[i].causal;
+    otherwise.push_back(evaluate_shown(model, data, other));
+  }
   if (options.logits) write_logits(*options.logits, model, data, depth, eval);
 
   fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
              model.config().context_length);
   print_table(result, model);
   Json json = losses(result, depth, model.config().tokenizer == "bytes");
-  if (routed) {
-    fmt::print("with causal routing, as in generation:\n");
-    print_table(causal, model);
-    json["loss_topk"] = json["loss"];
-    json["loss_causal"] = causal.by_depth.at(depth).mean;
-    json["loss_by_depth_causal"] = means(causal);
+  if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
+  for (std::size_t i = 0; i < otherwise.size(); ++i) {
+    fmt::print("{}:\n", routings[i + 1].words);
+    print_table(otherwise[i], model);
+    json["loss_" + routings[i + 1].name] = otherwise[i].by_depth.at(depth).mean;
+    json["loss_by_depth_" + routings[i + 1].name] = means(otherwise[i]);
   }
   std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
   return json;
@@ -254,7 +260,11 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const int depth = options.depth.value_or(model->depths().full);
-  EvalOptions eval{.batch_size = options.batch_size, .stride = options.stride, .further = true, .seed = options.seed};
+  EvalOptions eval{.batch_size = options.batch_size,
+                   .stride = options.stride,
+                   .further = true,
+                   .seed = options.seed,
+                   .kv = kv_strategy(options.kv)};
   if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
   const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
@@ -276,7 +286,8 @@ int run(int argc, char** argv) {
                                {.depths = eval.depths,
                                 .batch_size = options.batch_size,
                                 .forced_gate = eval.forced_gate,
-                                .seed = options.seed},
+                                .seed = options.seed,
+                                .kv = eval.kv},
                                depth, identity));
   json.update(identity);
   if (options.json) write_file(*options.json, json.dump(2) + "\n");

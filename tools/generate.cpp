@@ -37,7 +37,9 @@ struct Options {
     v("tokens", tokens, "tokens to make");
     v("samples", samples, "continuations to make, with random numbers of their own");
     v("depth", depth, "exit to use: the recurrences of the core (default: full depth)");
-    v("kv", kv, "key/value strategy: full, which is exact");
+    v("kv", kv,
+      "what the cache keeps of a core layer's keys and values: full (all, exact); grt, poisson, ouro: mean, last or "
+      "first of the steps");
     v("overflow", overflow,
       "past the context length: error, or slide, which drops the oldest half of the context and computes the rest "
       "anew");
@@ -53,7 +55,7 @@ struct Options {
 void check_flags(const Options& o) {
   check(o.checkpoint.has_value(), "--checkpoint: expected the directory of a checkpoint");
   check(!o.prompt + !o.prompt_file + !o.prompt_ids >= 2, "--prompt, --prompt-file, --prompt-ids: give one of them");
-  check(o.kv == "full", "--kv: must be full, not \"{}\"", o.kv);
+  kv_strategy(o.kv);
   check(o.overflow == "error" || o.overflow == "slide", "--overflow: must be error or slide, not \"{}\"", o.overflow);
   check(!o.score_ids || (!o.print_ids && !o.print_logprobs && o.samples == 1),
         "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs or --samples");
@@ -158,7 +160,10 @@ int run(int argc, char** argv) {
   flags.add(device_flags);
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options);
-  const DecodeOptions decode{.depth = options.depth, .slide = options.overflow == "slide", .seed = sampling.seed};
+  const DecodeOptions decode{.depth = options.depth,
+                             .slide = options.overflow == "slide",
+                             .seed = sampling.seed,
+                             .kv = kv_strategy(options.kv)};
   GenerateOptions generation{
       .tokens = options.tokens, .samples = options.samples, .sampling = sampling, .decode = decode};
   check_generation(generation);

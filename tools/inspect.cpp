@@ -123,6 +123,10 @@ void print_cache(const Json& model) {
   fmt::print("key/value cache, strategy full, depth {}\n", text(model["depth"]));
   fmt::print("  slots: {}, one for each block application\n", slots);
   fmt::print("  bytes per token: {} (f32); for {} tokens: {}\n", bytes, context, bytes * context);
+  if (!cache.contains("reduced")) return;
+  const std::int64_t fewer = cache["reduced"]["slots"], less = cache["reduced"]["bytes_per_token"];
+  fmt::print("strategies {}: {} slots, one for each block\n", text(cache["reduced"]["strategy"]), fewer);
+  fmt::print("  bytes per token: {} (f32); for {} tokens: {}\n", less, context, less * context);
 }
 
 void print_model(const Json& model, bool kv) {

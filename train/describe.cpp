@@ -105,7 +105,13 @@ Json describe_model(const LanguageModel& model, std::int64_t context, int depth)
   const Params& params = model.params();
   const std::int64_t embeddings = params.find("wte.weight")->shape.numel() + params.find("wpe.weight")->shape.numel();
   const Flops flops = model.flops(context, depth);
-  const auto slots = static_cast<std::int64_t>(model.applications(depth).size());
+  const KvLayout applied = model.kv_layout(depth);
+  const auto cache_of = [&](const char* strategy, KvStrategy of) {
+    const std::int64_t slots = applied.slots(of);
+    return Json{{"strategy", strategy}, {"slots", slots}, {"bytes_per_token", slots * 2 * c.d_model * 4}};
+  };
+  Json cache = cache_of("full", KvStrategy::full);
+  if (model.reduces_kv()) cache["reduced"] = cache_of("mean, last, first", KvStrategy::mean);
   const Json config = model.config_json();
   return {{"architecture", c.architecture},
           {"layout", layout(config)},
@@ -121,7 +127,7 @@ Json describe_model(const LanguageModel& model, std::int64_t context, int depth)
             {"paper_head", flops.paper_head},
             {"executed_body", flops.executed_body},
             {"executed_head", flops.executed_head}}},
-          {"kv_cache", {{"strategy", "full"}, {"slots", slots}, {"bytes_per_token", slots * 2 * c.d_model * 4}}}};
+          {"kv_cache", cache}};
 }
 
 Json describe_tensors(const Safetensors& file) {

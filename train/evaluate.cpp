@@ -48,11 +48,33 @@ void check_options(const LanguageModel& model, const EvalOptions& options) {
   check(options.batch_size >= 1, "--batch-size: must be at least 1, not {}", options.batch_size);
   check(options.stride >= 0 && options.stride <= T, "--stride: must be 1..{}, the model's context length, not {}", T,
         options.stride);
+  model.check_kv(options.kv);
   if (!options.forced_gate) return;
   check(model.config_json().value("use_gate", false), "--forced-gate: this {} model has no gate",
         model.config().architecture);
   check(*options.forced_gate >= 0 && *options.forced_gate <= 1, "--forced-gate: must be 0..1, not {}",
         *options.forced_gate);
+}
+
+void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<const int> depths, const Pass& pass,
+                  KvStrategy kv, const LanguageModel::Visit& visit) {
+  const std::int64_t batch = tokens.dim(0), time = tokens.dim(1), width = model.config().d_model;
+  Device& device = model.device();
+  const auto copy = [&](const Tensor& to, const Tensor& from) { device.copy(to.raw(), from.raw(), to.bytes()); };
+  for (const int depth : depths) {
+    KvCache cache = model.make_cache(batch, time, depth, kv);
+    Pass step = pass;
+    step.cache = &cache;
+    const Tensor all = Tensor::empty({batch, time, width}, model.params().values().dtype(), device);
+    const Tensor column = Tensor::empty({batch, 1}, DType::i32, device);
+    for (; cache.past < time; ++cache.past) {
+      const auto at = [&](std::int64_t b) { return b * time + cache.past; };
+      for (std::int64_t b = 0; b < batch; ++b) copy(column.range(b, {1}), tokens.range(at(b), {1}));
+      const Tensor z = model.hidden(column, depth, step).value();
+      for (std::int64_t b = 0; b < batch; ++b) copy(all.range(at(b) * width, {width}), z.range(b * width, {width}));
+    }
+    visit(depth, all);
+  }
 }
 
 EvalResult evaluate(const LanguageModel& model, const TokenData& data, const EvalOptions& options) {
@@ -84,9 +106,12 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
         first_loss += window.targets;
       }
     };
-    model.exits(batch.tokens, options.depths, pass,
-                [&](int depth, const Var& z) { add(tallies[depth], model.losses(z.value(), batch.targets)); });
-    if (options.further)
+    const auto visit = [&](int depth, const Var& z) { add(tallies[depth], model.losses(z.value(), batch.targets)); };
+    if (options.kv == KvStrategy::full)
+      model.exits(batch.tokens, options.depths, pass, visit);
+    else
+      decode_exits(model, batch.tokens, options.depths, pass, options.kv, visit);
+    if (options.further && options.kv == KvStrategy::full)
       for (const auto& [name, losses] : model.further_losses(batch.tokens, batch.targets, pass))
         add(further[name], losses);
     scored = part.back().begin + part.back().targets;

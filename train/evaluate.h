@@ -21,6 +21,7 @@ struct EvalOptions {
   bool further = false;                   // also the losses that the model reports besides its exits'
   std::uint64_t seed = 1337;              // poisson: of the initial state
   bool causal_routing = false;            // mor (models/model.h)
+  KvStrategy kv = KvStrategy::full;       // else token by token, as decode_exits(), and nothing further
   // After each batch: the windows done, of all. False stops early.
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };
@@ -39,6 +40,11 @@ struct EvalResult {
 
 // Throws Error naming the flag that asks for what the model cannot do. evaluate() calls it first.
 void check_options(const LanguageModel& model, const EvalOptions& options);
+
+// LanguageModel::exits() as they are in decoding from the first token of each sequence on: token by token, each on what
+// the cache keeps of those before it. Under `full` the same to rounding.
+void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<const int> depths, const Pass& pass,
+                  KvStrategy kv, const LanguageModel::Visit& visit);
 
 EvalResult evaluate(const LanguageModel& model, const TokenData& data, const EvalOptions& options);
 

@@ -89,7 +89,9 @@ Decoder::Decoder(const LanguageModel& model, const DecodeOptions& options, std::
       context_(model.config().context_length),
       capacity_(std::clamp<std::int64_t>(most_tokens, 1, context_)) {
   model.check_depth(depth_);
-  slots_ = static_cast<int>(model.applications(depth_).size());
+  model.check_kv(options.kv);
+  check(options.cached || options.kv == KvStrategy::full, "decoder: without a cache nothing can be kept by {}",
+        name_of(options.kv));
   check(options.slide || most_tokens <= context_,
         "the prompt and what follows take {} tokens of context, but the model's context_length is {}: shorten them, or "
         "drop the oldest half each time with --overflow slide",
@@ -110,7 +112,7 @@ void Decoder::fork(int sequences) {
   check(windows_.size() == 1, "decoder: {} sequences cannot be forked", windows_.size());
   windows_.resize(static_cast<std::size_t>(sequences), windows_[0]);
   if (!cache_) return;
-  KvCache forked = model_.make_cache(sequences, capacity_, depth_);
+  KvCache forked = model_.make_cache(sequences, capacity_, depth_, options_.kv);
   forked.repeat(*cache_);
   cache_.emplace(std::move(forked));
 }
@@ -130,7 +132,7 @@ std::vector<double> Decoder::feed_last(std::int64_t count) {
   const auto sequences = static_cast<std::int64_t>(windows_.size());
   std::vector<std::int32_t> ids;
   for (const std::vector<int>& window : windows_) ids.insert(ids.end(), window.end() - count, window.end());
-  if (options_.cached && !cache_) cache_.emplace(model_.make_cache(sequences, capacity_, depth_));
+  if (options_.cached && !cache_) cache_.emplace(model_.make_cache(sequences, capacity_, depth_, options_.kv));
 
   Pass pass;
   pass.cache = cache_ ? &*cache_ : nullptr;
@@ -186,12 +188,7 @@ void Decoder::check_id(int id, std::int64_t position) const {
         position, id, model_.config().vocab_size);
 }
 
-std::int64_t Decoder::cache_bytes() const {
-  std::int64_t bytes = 0;
-  for (int slot = 0; cache_ && slot < slots_; ++slot)
-    bytes += static_cast<std::int64_t>(cache_->slot(slot).keys.bytes() + cache_->slot(slot).values.bytes());
-  return bytes;
-}
+std::int64_t Decoder::cache_bytes() const { return cache_ ? cache_->bytes() : 0; }
 
 GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, const GenerateOptions& options,
                        const OnToken& on_token) {

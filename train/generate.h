@@ -40,6 +40,8 @@ struct DecodeOptions {
   bool slide = false;             // a context above the model's: drop its oldest half; off: an error
   bool cached = true;             // keep keys and values of earlier tokens; off: compute all of them anew each time
   std::uint64_t seed = 1337;      // poisson: of the initial state
+  // What the cache keeps. Whatever it is, a prompt, and a context computed anew, is exact.
+  KvStrategy kv = KvStrategy::full;
 };
 
 // Sequences that grow side by side from one prompt. What it returns: the logits of the next token, (sequences,
@@ -63,7 +65,7 @@ class Decoder {
 
   const LanguageModel& model_;
   DecodeOptions options_;
-  int depth_, slots_;
+  int depth_;
   std::int64_t context_, capacity_, dropped_ = 0;
   std::vector<std::vector<int>> windows_;  // the tokens each sequence sees, all equally many
   std::optional<KvCache> cache_;

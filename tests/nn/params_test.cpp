@@ -132,7 +132,7 @@ TEST_SUITE("nn") {
   }
 
   TEST_CASE("a cache holds one slot for each application and names a slot it lacks") {
-    KvCache cache(3, 2, 4, 10, 8, DType::f32, test::cpu());
+    KvCache cache({.before = 3}, KvStrategy::full, 2, 4, 10, 8, DType::f32, test::cpu());
     CHECK(cache.capacity() == 10);
     CHECK(cache.slot(2).keys.shape() == Shape{2, 4, 10, 8});
     CHECK(cache.slot(0).keys.raw() != cache.slot(1).keys.raw());

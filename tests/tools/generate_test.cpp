@@ -55,8 +55,11 @@ TEST_SUITE("tools") {
           "--prompt-ids", listed(decode["prompt"], ","), "--tokens", decode["n_tokens"].dump(), "--temperature", "0"};
       std::vector<std::string> with_ids = flags, with_logprobs = flags;
       with_ids.insert(with_ids.end(), {"--print-ids", "--kv", "full"});
+      for (const char* kv : {"full", "mean", "last", "first"}) {
+        with_ids.back() = kv;
+        if (decode.contains(kv)) CHECK(generate(name, with_ids).out == listed(decode[kv]["tokens"], " ") + "\n");
+      }
       with_logprobs.push_back("--print-logprobs");
-      CHECK(generate(name, with_ids).out == listed(decode["full"]["tokens"], " ") + "\n");
 
       const std::vector<std::string> lines = lines_of(generate(name, with_logprobs).out);
       REQUIRE(lines.size() == decode["n_tokens"].get<std::size_t>());
@@ -211,7 +214,10 @@ TEST_SUITE("tools") {
         {{"--checkpoint", grt, "--prompt-ids", "1", "--score-ids", "2", "--print-ids"}, "--score-ids: makes no tokens"},
         {{"--checkpoint", grt, "--prompt-ids", "1,2", "--tokens", "30", "--print-ids"}, "context_length is 30"},
         {{"--checkpoint", grt, "--prompt-ids", "1", "--overflow", "wrap"}, "--overflow: must be error or slide"},
-        {{"--checkpoint", grt, "--prompt-ids", "1", "--kv", "mean"}, "--kv: must be full, not \"mean\""},
+        {{"--checkpoint", grt, "--prompt-ids", "1", "--kv", "middle"},
+         "--kv: must be full, mean, last or first, not \"middle\""},
+        {{"--checkpoint", dense, "--prompt-ids", "1", "--kv", "mean", "--print-ids"},
+         "--kv: this dense model keeps all"},
         {{"--checkpoint", grt, "--prompt-ids", "1", "--depth", "-1", "--print-ids"},
          "depth -1: this model has exits at 0"},
         {{"--checkpoint", dense, "--prompt-ids", "1", "--depth", "4", "--print-ids"},

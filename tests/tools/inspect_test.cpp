@@ -103,7 +103,9 @@ TEST_SUITE("tools") {
     const Outcome outcome = run_tool("inspect", {"--model", "grt-medium", "--kv"});
     CHECK(contains(outcome.out, fmt::format("slots: {}", 2 + 5 * 4 + 2)));
     CHECK(contains(outcome.out, fmt::format("bytes per token: {}", 24 * 2 * 1024 * 4)));
+    CHECK(contains(outcome.out, fmt::format("mean, last, first: {} slots", 2 + 5 + 2)));
     CHECK(!contains(run_tool("inspect", {"--model", "grt-medium"}).out, "slots"));
+    CHECK(!contains(run_tool("inspect", {"--model", "rrt-medium", "--kv"}).out, "strategies"));
     const Json r = inspected(find_model("gpt2-small"));
     CHECK(r["kv_cache"]["slots"] == 12);
   }

@@ -7,6 +7,7 @@
 #include "core/threads.h"
 #include "tests/support.h"
 #include "tests/train/oracle_models.h"
+#include "train/generate.h"
 #include "train/host.h"
 
 namespace grt::test {
@@ -128,6 +129,51 @@ TEST_SUITE("train") {
               kLossTolerance);
       CHECK(largest_logit_error(*model, data, expected["logits_causal"], true) < kLogitTolerance);
     }
+  }
+
+  TEST_CASE("decoding token by token has the exits of one pass, at any depth and batch") {
+    for (const std::string& name : kOracleModels) {
+      CAPTURE(name);
+      const auto model = oracle_model(name, DType::f64);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      const std::vector<Window> windows = evaluation_windows(data.size(), model->config().context_length);
+      const Tensor tokens = evaluation_batch(data, std::span(windows).first(2), cpu()).tokens;
+      const std::vector<int> depths = {1, 2};
+      const Pass pass{.causal_routing = true};
+      std::vector<Tensor> once;
+      model->exits(tokens, depths, pass, [&](int, const Var& z) { once.push_back(z.value()); });
+      decode_exits(*model, tokens, depths, pass, KvStrategy::full, [&](int depth, const Var& z) {
+        CHECK(largest_difference(z.value(), once[depth == 1 ? 0 : 1]) < 1e-11);
+      });
+    }
+  }
+
+  TEST_CASE("a loss under a reduced cache is the mean score of decoding each window from its first token on") {
+    const auto model = oracle_model("grt");
+    const TokenData data = oracle_tokens("grt", model->config().vocab_size);
+    for (const KvStrategy kv : {KvStrategy::mean, KvStrategy::last, KvStrategy::first}) {
+      EvalOptions options = at_depths({3});
+      options.most_batches = 1;
+      options.kv = kv;
+      options.batch_size = 2;
+      const EvalResult result = evaluate(*model, data, options);
+      double sum = 0;
+      const std::vector<Window> windows = evaluation_windows(data.size(), 30);
+      for (const Window& window : std::span(windows).first(2)) {
+        const Batch batch = evaluation_batch(data, std::span(&window, 1), cpu());
+        const auto* tokens = batch.tokens.data<std::int32_t>();
+        std::vector<int> ids(tokens + 1, tokens + 30);
+        ids.push_back(batch.targets.data<std::int32_t>()[29]);
+        for (const double logprob : score(*model, std::vector<int>{tokens[0]}, ids, {.kv = kv})) sum -= logprob;
+      }
+      CHECK(result.by_depth.at(3).mean == doctest::Approx(sum / 60).epsilon(1e-5));
+      options.kv = KvStrategy::full;
+      CHECK(std::abs(evaluate(*model, data, options).by_depth.at(3).mean - sum / 60) > 1e-4);
+    }
+    EvalOptions options = at_depths({1});
+    options.kv = KvStrategy::mean;
+    CHECK(contains(error_of([&] { evaluate(*oracle_model("rrt"), oracle_tokens("rrt", 97), options); }),
+                   "--kv: this rrt model"));
   }
 
   TEST_CASE("the two parts of mor's training loss are the reference's") {

@@ -50,6 +50,8 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return worst;
 }
 
+constexpr KvStrategy kReduced[] = {KvStrategy::mean, KvStrategy::last, KvStrategy::first};
+
 // How often each id is chosen over many positions.
 std::vector<double> frequencies(const std::vector<double>& logits, const Sampling& sampling) {
   constexpr int kDraws = 20000;
@@ -74,6 +76,96 @@ TEST_SUITE("train") {
         for (std::size_t i = 0; i < tokens.size(); ++i)
           CHECK(std::abs(tokens[i].logprob - logprobs[i]) < kLogitTolerance);
       }
+    }
+  }
+
+  TEST_CASE("under each strategy of the cache continuations and scores are the reference's") {
+    int models = 0;
+    for (const std::string& name : kOracleModels) {
+      const auto model = oracle_model(name);
+      if (!model->reduces_kv()) continue;
+      ++models;
+      for (const KvStrategy kv : kReduced) {
+        CAPTURE(name);
+        CAPTURE(name_of(kv));
+        const Json decode = oracle_values(name)["decode"], expected = decode[name_of(kv)];
+        GenerateOptions options = greedy(decode["n_tokens"]);
+        options.decode.kv = kv;
+        const auto tokens = continuation(*model, decode["prompt"], options);
+        CHECK(ids_of(tokens) == expected["tokens"].get<std::vector<int>>());
+        std::vector<double> logprobs;
+        for (const NewToken& token : tokens) logprobs.push_back(token.logprob);
+        CHECK(largest_difference(logprobs, expected["logprobs"]) < kLogitTolerance);
+
+        const Json scores = oracle_values(name)["score"];
+        const std::vector<int> context = scores["context"], ids = scores["continuation"];
+        CHECK(largest_difference(score(*model, context, ids, {.kv = kv}), scores[name_of(kv)]) < kLogitTolerance);
+      }
+    }
+    CHECK(models == 7);
+  }
+
+  TEST_CASE(
+      "a reduced cache: the prompt is exact, one step loses nothing, the batch has no part in it, memory is less") {
+    for (const std::string name : {"grt", "grt_no_gate", "poisson", "ouro"}) {
+      const auto model = oracle_model(name);
+      for (const KvStrategy kv : kReduced) {
+        CAPTURE(name);
+        CAPTURE(name_of(kv));
+        Decoder exact(*model, {}, 12), reduced(*model, {.kv = kv}, 12), alone(*model, {.kv = kv}, 12);
+        CHECK(exact.start(some_ids(5)) == reduced.start(some_ids(5)));
+        alone.start(some_ids(5));
+        reduced.fork(3);
+        exact.fork(3);
+        for (int t = 0; t < 7; ++t) {
+          const std::vector<int> ids = {some_id(100 + t), some_id(200 + t), some_id(300 + t)};
+          const auto all = reduced.next(ids), mine = alone.next(std::vector<int>{ids[1]});
+          CHECK(std::equal(mine.begin(), mine.end(), all.begin() + 97));
+          CHECK(largest_difference(exact.next(ids), all) > 1e-4);
+        }
+        const KvLayout layout = model->kv_layout(model->depths().full);
+        CHECK(exact.cache_bytes() * (layout.before + layout.core + layout.after) ==
+              reduced.cache_bytes() * layout.applications());
+
+        Decoder one(*model, {.depth = 1}, 12), same(*model, {.depth = 1, .kv = kv}, 12);
+        CHECK(one.start(some_ids(5)) == same.start(some_ids(5)));
+        for (int t = 0; t < 7; ++t)
+          CHECK(one.next(std::vector<int>{some_id(t)}) == same.next(std::vector<int>{some_id(t)}));
+      }
+    }
+  }
+
+  TEST_CASE("a reduced cache keeps the mean, the last or the first of the steps' keys and values") {
+    for (const std::string name : {"grt", "poisson", "ouro"}) {
+      CAPTURE(name);
+      const auto model = oracle_model(name, DType::f64);
+      const int depth = model->depths().full;
+      const KvLayout layout = model->kv_layout(depth);
+      const std::vector<int> ids = some_ids(5);
+      const Tensor tokens =
+          Tensor::from<std::int32_t>({1, 5}, std::vector<std::int32_t>(ids.begin(), ids.end()), cpu());
+      const auto filled = [&](KvStrategy kv) {
+        KvCache cache = model->make_cache(1, 5, depth, kv);
+        model->hidden(tokens, depth, {.cache = &cache});
+        return cache;
+      };
+      const KvCache all = filled(KvStrategy::full), mean = filled(KvStrategy::mean);
+      const KvCache last = filled(KvStrategy::last), first = filled(KvStrategy::first);
+      const auto of = [&](const KvCache& cache, int step, int layer) {
+        return values(cache.slot(layout.before + step * layout.core + layer).keys);
+      };
+      for (int layer = 0; layer < layout.core; ++layer) {
+        std::vector<double> expected(5 * model->config().d_model);
+        for (int step = 0; step < depth; ++step)
+          for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += of(all, step, layer)[i] / depth;
+        CHECK(largest_difference(of(mean, 0, layer), expected) < 1e-6);  // 1 / depth is a float
+        CHECK(of(last, 0, layer) == of(all, depth - 1, layer));
+        CHECK(of(first, 0, layer) == of(all, 0, layer));
+        CHECK(largest_difference(of(all, 0, layer), of(all, depth - 1, layer)) > 1e-3);
+      }
+      for (const KvCache* cache : {&mean, &last, &first})
+        for (const int application : {0, layout.applications() - 1})
+          CHECK(same_bits(cache->slot(application).values, all.slot(application).values));
     }
   }
 
@@ -323,6 +415,9 @@ TEST_SUITE("train") {
       options.decode.depth = row.depth;
       CHECK(contains(error_of([&] { continuation(*model, row.prompt, options); }), row.says));
     }
+    for (const std::string name : {"dense", "mor", "rrt"})
+      CHECK(contains(error_of([&] { Decoder(*oracle_model(name), {.kv = KvStrategy::mean}, 5); }),
+                     "--kv: this " + name + " model keeps all keys and values: full, not mean"));
     CHECK(contains(error_of([&] {
                      score(*model, std::vector<int>{1}, std::vector<int>{2, 97}, {});
                    }),

@@ -59,7 +59,7 @@ class Scorer {
   }
 
   void run(const SequenceBatch& batch) {
-    if (options_.token_by_token) {
+    if (options_.kv != KvStrategy::full) {
       for (std::size_t i = 0; i < options_.depths.size(); ++i)
         score_exit(step_by_step(batch, options_.depths[i]), batch, i);
       return;
@@ -106,10 +106,10 @@ class Scorer {
       ids.insert(ids.end(), group.sequences[0].ids.begin(), group.sequences[0].ids.begin() + count);
     const auto groups = static_cast<std::int64_t>(batch.groups.size());
     const std::int64_t capacity = batch.shared + batch.padded;
-    KvCache once = model_.make_cache(groups, capacity, depth);
+    KvCache once = model_.make_cache(groups, capacity, depth, options_.kv);
     Pass pass = pass_;
     pass.cache = &once;
-    Context context{model_.make_cache(batch.size(), capacity, depth),
+    Context context{model_.make_cache(batch.size(), capacity, depth, options_.kv),
                     model_.hidden(tokens(ids, groups), depth, pass).value()};
     context.cache->past = count;
     const int applications = static_cast<int>(model_.applications(depth).size());
@@ -223,9 +223,9 @@ std::vector<std::vector<Score>> score_requests(const LanguageModel& model, std::
                                                const ScoreOptions& options) {
   check_ids(requests, model.config().vocab_size);
   // A cache serves one exit; several exits share more by coming from one pass.
-  const Sharing sharing = options.token_by_token       ? Sharing::context
-                          : options.depths.size() == 1 ? Sharing::worth
-                                                       : Sharing::none;
+  const Sharing sharing = options.kv != KvStrategy::full ? Sharing::context
+                          : options.depths.size() == 1   ? Sharing::worth
+                                                         : Sharing::none;
   const std::vector<Group> groups = grouped(requests, sharing, model.config().context_length);
   Scorer scorer(model, requests, options);
   std::int64_t done = 0, tokens = 0;

@@ -16,9 +16,8 @@ struct ScoreOptions {
   std::int64_t batch_size = 8;            // sequences at a time; no result depends on it
   std::optional<float> forced_gate = {};  // grt, analysis
   std::uint64_t seed = 1337;              // poisson: of the initial state
-  // Each context in one pass, then its continuation one token after another, as a cache that keeps less than all keys
-  // and values needs it. Off: a continuation in one pass.
-  bool token_by_token = false;
+  // Other than full: each context in one pass, then its continuation one token after another.
+  KvStrategy kv = KvStrategy::full;
   // After each batch: the requests done so far, and their tokens.
   std::function<void(std::int64_t requests, std::int64_t tokens)> progress = {};
 };

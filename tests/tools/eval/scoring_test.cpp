@@ -84,12 +84,14 @@ TEST_SUITE("tools") {
       const Json expected = oracle_values(name)["score"];
       const auto model = oracle_model(name);
       const std::vector<int> context = expected["context"], ids = expected["continuation"];
-      const std::vector<double> logprobs = expected["full"];
-      const double sum = std::accumulate(logprobs.begin(), logprobs.end(), 0.0);
       const std::vector<Request> requests = {{0, context, {1}}, {0, context, ids}, {0, context, {3, 4, 5}}};
       const double tolerance = kLogitTolerance * static_cast<double>(ids.size());
-      for (const bool token_by_token : {false, true}) {
-        const ScoreOptions options{.depths = {expected["depth"]}, .token_by_token = token_by_token};
+      for (const char* kv : {"full", "mean", "last", "first"}) {
+        if (!expected.contains(kv)) continue;
+        CAPTURE(kv);
+        const std::vector<double> logprobs = expected[kv];
+        const double sum = std::accumulate(logprobs.begin(), logprobs.end(), 0.0);
+        const ScoreOptions options{.depths = {expected["depth"]}, .kv = kv_strategy(kv)};
         const auto alone = std::span(requests).subspan(1, 1);
         CHECK(std::abs(score_requests(*model, requests, options)[1][0].log_likelihood - sum) < tolerance);
         CHECK(std::abs(score_requests(*model, alone, options)[0][0].log_likelihood - sum) < tolerance);
@@ -104,9 +106,10 @@ TEST_SUITE("tools") {
       const int full = model->depths().full;
       const auto requests = some_requests(50, model->config().context_length, model->config().vocab_size);
       for (ScoreOptions options : {ScoreOptions{.depths = {full}}, ScoreOptions{.depths = {1, full}},
-                                   ScoreOptions{.depths = {full}, .token_by_token = true}}) {
+                                   ScoreOptions{.depths = {full}, .kv = KvStrategy::mean}}) {
+        if (options.kv != KvStrategy::full && !model->reduces_kv()) continue;
         CAPTURE(options.depths.size());
-        CAPTURE(options.token_by_token);
+        CAPTURE(name_of(options.kv));
         options.batch_size = 1;
         const Scores one = score_requests(*model, requests, options);
         for (const int batch_size : {7, 32}) {
@@ -127,10 +130,8 @@ TEST_SUITE("tools") {
       const auto requests = some_requests(30, model->config().context_length, model->config().vocab_size);
       const Scores shared = score_requests(*model, requests, {.depths = {full}});
       const Scores apart = score_requests(*model, requests, {.depths = {1, full}});
-      const Scores stepwise = score_requests(*model, requests, {.depths = {1, full}, .token_by_token = true});
       CHECK(difference(apart, 1, shared) < 1e-11);
       CHECK(difference(apart, 0, score_requests(*model, requests, {.depths = {1}})) < 1e-11);
-      CHECK(difference(stepwise, 1, shared) < 1e-11);
     }
   }
 
