@@ -41,7 +41,7 @@ def paper(dense):
 
 
 SCALES = {
-    "nano": Scale("dense-nano", 2500, ("--batch-size", "4", "--lr", "4e-3"), "byte", 16, 200_000),
+    "nano": Scale("dense-nano", 2500, ("--batch-size", "4", "--lr", "2e-3"), "byte", 16, 200_000),
     "small": paper("gpt2-small"),
     "medium": paper("gpt2-medium"),
     "large": paper("gpt2-large"),

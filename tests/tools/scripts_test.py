@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 
 import austen  # noqa: E402
 import demo  # noqa: E402
+import fetch_tasks  # noqa: E402
 import ngram  # noqa: E402
 import plot  # noqa: E402
 
@@ -118,6 +119,32 @@ class Scripts(unittest.TestCase):
         self.assertNotEqual(result.returncode, 0)
         self.assertEqual(len(result.stderr.splitlines()), 1)
         self.assertIn("nothing", result.stderr)
+
+    def test_a_fetched_task_is_a_file_of_the_fields_that_eval_reads(self):
+        documents = [{"goal": "\u00e9", "sol1": "a", "sol2": "b", "label": 1, "other": 0}] * 1838
+        asked = []
+
+        def load(*arguments, **options):
+            asked.append((arguments, options))
+            return documents
+
+        for _ in range(2):  # the second time the file is there
+            fetch_tasks.fetch("piqa", self.directory, load)
+        self.assertEqual(asked, [(("baber/piqa", None), {"split": "validation"})])
+        lines = (self.directory / "piqa.jsonl").read_text(encoding="utf-8").splitlines()
+        self.assertEqual(len(lines), 1838)
+        self.assertEqual(json.loads(lines[0]), {"goal": "\u00e9", "sol1": "a", "sol2": "b", "label": 1})
+
+    def test_a_fetched_task_of_another_size_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "has 1 documents, expected 500"):
+            fetch_tasks.fetch("openbookqa", self.directory, lambda *_, **__: [{}])
+        self.assertEqual(list(self.directory.iterdir()), [])
+
+    def test_an_unknown_task_is_not_fetched(self):
+        result = self.run_script("fetch_tasks.py", self.directory / "D", "--tasks", "piqa,mmlu")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("there is no task mmlu", result.stderr)
+        self.assertFalse((self.directory / "D").exists())
 
 
 if __name__ == "__main__":
