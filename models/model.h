@@ -14,6 +14,12 @@
 
 namespace grt {
 
+// What a model learns from besides the targets: another model's state at its head (B, T, d'), and that head.
+struct Teacher {
+  Tensor z, head;
+  Distillation rule;
+};
+
 // Everything a forward pass may depend on besides its tokens. The models have no modes.
 struct Pass {
   bool training = false;  // noise on
@@ -23,6 +29,7 @@ struct Pass {
   KvCache* cache = nullptr;  // tokens follow cache->past earlier ones; one exit depth only
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
   bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
+  const Teacher* teacher = nullptr;       // loss(): cross-entropy becomes distillation; not for ouro
   bool causal_routing = false;            // mor: no token's way depends on later ones; else by top-k over the sequence
 
   NoiseKey noise(std::uint32_t site) const { return {key.seed, key.pass, site}; }
@@ -66,6 +73,8 @@ class LanguageModel {
   // Losses of each row (R) that a model reports besides those of its exits, by the name they are reported under.
   virtual std::map<std::string, Tensor> further_losses(const Tensor& tokens, const Tensor& targets,
                                                        const Pass& pass) const;
+  // What this model, at full depth, teaches on `tokens`. Not to be recorded.
+  Teacher teach(const Tensor& tokens, const Distillation& rule) const;
   Tensor logits(
       const Tensor& z) const;  // (..., d) -> (..., padded_vocab_size); columns from vocab_size on mean nothing
   Tensor losses(const Tensor& z, const Tensor& targets) const;  // (R), in nats
@@ -80,6 +89,9 @@ class LanguageModel {
   Device& device() const { return params_.values().device(); }
 
  protected:
+  // The loss of one exit's state: cross-entropy, or what pass.teacher makes of it.
+  Var head_loss(const Var& z, const Tensor& targets, const Pass& pass) const;
+
   Params params_;
   std::optional<Backbone> backbone_;
 };

@@ -35,6 +35,8 @@ struct NoKernels final : Kernels {
   void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override {}
   void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override {}
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override {}
+  void distillation(const Tensor&, const Into&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                    const Distillation&, double) override {}
   void bce_with_logits(const Tensor&, const Tensor&, const Tensor&) override {}
   void bce_with_logits_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, double) override {}
   void top_k(const Tensor&, const Tensor&, const Tensor&) override {}
