@@ -58,9 +58,9 @@ Imported from_huggingface(const fs::path& in, const ModelFlags& flags, Device& d
   const auto declared = make_model(config, where);
   const Origins origins = huggingface_origins(declared->params());
   check_origins(declared->params(), files, origins, is_huggingface_buffer);
-  print_prefixes(files);
   auto model = allocated(config, where, device);
   read_tensors(model->params(), files, origins);
+  print_prefixes(files);
   return {without_written_biases(std::move(model), theirs)};
 }
 
@@ -93,9 +93,9 @@ Imported from_grt(fs::path in, const Options& options, const ModelFlags& flags, 
   const Params& params = declared->params();
   const Origins origins = options.map ? read_map(*options.map, params) : same_names(params);
   check_origins(params, files, origins, [](const std::string&) { return false; });
-  print_prefixes(files);
   Imported imported{allocated(config, where, device)};
   read_tensors(imported.model->params(), files, origins);
+  print_prefixes(files);
   if (const auto format = files.metadata().find("format"); format != files.metadata().end() && format->second == "grt")
     imported.metadata = files.metadata();
   return imported;
