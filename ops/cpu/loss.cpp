@@ -73,19 +73,19 @@ struct RowSums {
 
 template <class T>
 RowSums row_sums(const T* x, const T* y, std::int64_t n, T top_x, T top_y, T inverse_t) {
-  constexpr std::int64_t kRun = 4096;  // in T within a run, over the runs in double
-  constexpr T kLowest = -std::numeric_limits<T>::infinity();
+  constexpr std::int64_t kRun = 4096;                     // in T within a run, over the runs in double
+  const T beyond = 1000 * std::max<T>(1, 1 / inverse_t);  // below the largest, where every exponential is 0
   RowSums sums{};
   for (std::int64_t begin = 0; begin < n; begin += kRun) {
     Vec<T> one{}, student{}, teacher{}, apart{};
     for_vectors<T>(std::min(kRun, n - begin), [&, x = x + begin, y = y + begin](std::int64_t i, int count) {
-      const Vec<T> dx = load_part(x + i, count, kLowest) - top_x, dy = load_part(y + i, count, kLowest) - top_y;
-      const Vec<T> weight = exp(dy * inverse_t),
-                   gap = (load_part(y + i, count) - top_y) - (load_part(x + i, count) - top_x);
+      const Vec<T> dx = load_part(x + i, count, top_x - beyond) - top_x;
+      const Vec<T> dy = load_part(y + i, count, top_y - beyond) - top_y;
+      const Vec<T> weight = exp(dy * inverse_t);
       one += exp(dx);
       student += exp(dx * inverse_t);
       teacher += weight;
-      apart += weight * (gap * inverse_t);
+      apart += weight * ((dy - dx) * inverse_t);
     });
     sums.one += static_cast<double>(sum_of<T>(one));
     sums.student += static_cast<double>(sum_of<T>(student));
