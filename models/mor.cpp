@@ -85,8 +85,7 @@ Var Mor::loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass
   check(!pass.causal_routing, "mor: the loss is that of top-k routing");
   Var aux, z;
   visit_exits(routed_by_top_k(tokens, pass, &aux), std::span(&depth, 1), pass, [&](int, const Var& exit) { z = exit; });
-  return cross_entropy(z, backbone_->wte->var, targets, config_.vocab_size) +
-         scale(aux, static_cast<float>(config_.router_aux_weight));
+  return head_loss(z, targets, pass) + scale(aux, static_cast<float>(config_.router_aux_weight));
 }
 
 // --- top-k -----------------------------------------------------------------------------------------------------------

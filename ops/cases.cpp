@@ -2,6 +2,8 @@
 
 #include "core/threads.h"
 #include "ops/case_makers.h"
+#include "ops/distillation_cases.h"
+#include "ops/reference.h"
 
 namespace grt {
 namespace {
@@ -162,6 +164,7 @@ std::vector<OpCase> cases_at(const Size& s) {
       cached_attention_case(at("cache"), s.batch, s.time - 2, 1, s.width, s.heads),
       cross_entropy_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
       token_losses_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
+      distillation_case(at(""), x, s.width, s.padded, s.vocab, {0.5, 2}),
       exit_distribution_case(at("10 exits"), x.rows(), 10),
       exit_loss_case(at("10 exits"), x.rows(), 10, 0.05),
       exit_gate_loss_case(at("10 exits"), x.rows(), 10),
@@ -195,12 +198,12 @@ Tensor filled(const Shape& shape, Device& device, F&& value) {
 }  // namespace
 
 std::vector<OpCase> op_cases() {
-  std::vector<OpCase> all;
-  for (const OpCase& c : basic_cases()) {
-    all.push_back(c);
-    if (!c.differentiable) continue;
-    all.push_back(used_twice(c));
-    all.push_back(recomputed(c));
+  std::vector<OpCase> all = basic_cases();
+  for (OpCase& c : distillation_cases()) all.push_back(std::move(c));
+  for (std::size_t i = 0, n = all.size(); i < n; ++i) {
+    if (!all[i].differentiable) continue;
+    all.push_back(used_twice(all[i]));
+    all.push_back(recomputed(all[i]));
   }
   return all;
 }

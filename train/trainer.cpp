@@ -29,9 +29,10 @@ NoiseKey noise_key(std::uint64_t seed, std::int64_t step, std::int64_t index) {
 }  // namespace
 
 Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
-                 TrainerState start, std::string resume_command)
+                 TrainerState start, std::string resume_command, const LanguageModel* teacher)
     : plan_(plan),
       model_(model),
+      teacher_(teacher),
       train_(std::move(train)),
       val_(std::move(val)),
       state_(std::move(start)),
@@ -106,24 +107,24 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
 // Adds this micro-batch's share to the gradients and returns its loss.
 double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
-  Pass pass = this->pass(step, index);
-  pass.recompute = plan_.config.recompute;
   Tape tape;
-  Var loss;
-  {
-    Record on(&tape);
-    loss = model_.loss(batch.tokens, batch.targets, depth, pass);
-  }
+  const Var loss = batch_loss(batch, step, index, depth, &tape);
   const double value = host_values(loss.value())[0];
   if (!std::isfinite(value)) stop_on_bad_loss(step, index, depth, value);
   tape.backward(loss, scalar(1.0 / static_cast<double>(plan_.config.grad_accum), loss.value()));
   return value;
 }
 
-Pass Trainer::pass(std::int64_t step, std::int64_t index) const {
-  return {.training = true,
-          .key = noise_key(plan_.config.seed, step, index),
-          .exit_gate_alone = !plan_.trained_prefix.empty()};
+// Recorded on `tape`, if there is one. The teacher's pass never is.
+Var Trainer::batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const {
+  Pass pass{.training = true,
+            .key = noise_key(plan_.config.seed, step, index),
+            .recompute = tape && plan_.config.recompute,
+            .exit_gate_alone = !plan_.trained_prefix.empty()};
+  std::optional<Teacher> teacher;
+  if (teacher_) pass.teacher = &teacher.emplace(teacher_->teach(batch.tokens, plan_.distillation));
+  const Record on(tape);
+  return model_.loss(batch.tokens, batch.targets, depth, pass);
 }
 
 int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
@@ -220,7 +221,7 @@ void Trainer::stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth,
       if (first.empty() && out.device().kernels().count_not_finite(out) > 0)
         first = fmt::format("the output {} of {}, operation {} of the forward pass", out.shape(), op, count);
     });
-    model_.loss(batch.tokens, batch.targets, depth, pass(step, index));
+    batch_loss(batch, step, index, depth, nullptr);
   }
   fail("step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; {}", step + 1,
        loss, first, last_checkpoint());

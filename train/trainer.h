@@ -21,9 +21,9 @@ namespace grt {
 class Trainer {
  public:
   // `start`: where to go on from (step 0: a fresh run); its flags are stored in each checkpoint. `resume_command` is
-  // printed after an interruption.
+  // printed after an interruption. `teacher`, if any, must outlive the trainer.
   Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
-          TrainerState start, std::string resume_command);
+          TrainerState start, std::string resume_command, const LanguageModel* teacher = nullptr);
 
   void load_moments(const fs::path& checkpoint);
   int run();  // the exit code: 0, or 128 + the signal that interrupted
@@ -35,7 +35,7 @@ class Trainer {
 
   bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed
   double micro_batch(std::int64_t step, std::int64_t index, int depth);
-  Pass pass(std::int64_t step, std::int64_t index) const;
+  Var batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const;
   int draw_depth(std::int64_t step, std::int64_t index) const;
   double executed_flops(int depth);
   bool finish_step();  // false: interrupted
@@ -48,6 +48,7 @@ class Trainer {
 
   TrainPlan plan_;
   LanguageModel& model_;
+  const LanguageModel* teacher_;
   TokenData train_;
   std::optional<TokenData> val_;
   TrainerState state_;
