@@ -181,11 +181,9 @@ TEST_SUITE("tools") {
   }
 
   TEST_CASE("analysis: the halves of a matrix and the cosines of its rows' halves") {
-    const std::vector<double> m{1, 0, 2,  0,   //
-                                1, 1, -3, -3,  //
-                                1, 0, 0,  5};
-    CHECK(half_cosines(m, 3) == std::vector<double>{1, doctest::Approx(-1).value(), 0});
-    CHECK(columns_of(m, 3, 2, 2) == std::vector<double>{2, 0, -3, -3, 0, 5});
+    const std::vector<double> m{1, 0, 2, 0, 0, 1, 0, -3, 1, 0, 0, 5};
+    CHECK(half_cosines(m, 3) == std::vector<double>{1, -1, 0});
+    CHECK(columns_of(m, 3, 2, 2) == std::vector<double>{2, 0, 0, -3, 0, 5});
   }
 
   TEST_CASE(
