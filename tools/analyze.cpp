@@ -5,6 +5,7 @@
 #include "core/main.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/output.h"
+#include "tools/analysis/report.h"
 #include "tools/analysis/summary.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
@@ -36,8 +37,10 @@ int run(int argc, char** argv) {
   const Json analysis = analyze(config, *device, device_flags.type());
   write_file(out.path() / "analysis.json", to_text(analysis, 1) + "\n");
   for (const auto& [name, text] : csv_files(analysis)) write_file(out.path() / name, text);
+  write_report(analysis, out.path() / "report.html");
+  write_overview_svg(analysis, out.path() / "overview.svg");
   out.commit();
-  fmt::print("{}results: {}\n", summary(analysis), *config.out);
+  fmt::print("{}report: {}\n", summary(analysis), (fs::path(*config.out) / "report.html").string());
   return 0;
 }
 

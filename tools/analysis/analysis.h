@@ -22,7 +22,7 @@ struct AnalysisConfig {
   void fields(V&& v) {
     v("checkpoint", checkpoint, "what to analyze: a run's directory, or one with config.json and model.safetensors");
     v("data", data, "token file, directory of shards or glob to analyze it on");
-    v("out", out, "directory for analysis.json, the CSV files and report.html; made, or empty");
+    v("out", out, "directory for analysis.json, the CSV files, report.html and overview.svg; made, or empty");
     v("twin", twin, "checkpoint whose states are compared with this one's, such as a dense model of as many blocks");
     v("compare", compare, "checkpoints whose early exits are drawn beside this one's");
     v("tokens", tokens, "how many of the first tokens of the data are predicted");

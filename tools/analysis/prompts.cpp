@@ -94,7 +94,7 @@ std::vector<int> likeliest(const Source& source, const Pass& pass, std::span<con
 
 Json trajectory(const Source& source, const Tokenizer& tokenizer, const Prompt& prompt, bool chosen_by_model) {
   Pass pass = source.pass();
-  pass.causal_routing = source.model.config().architecture == "mor";  // generation must not look ahead
+  pass.causal_routing = true;  // mor: as in generation
   std::vector<int> ids = tokenizer.encode(prompt.text);
   const auto first = static_cast<std::int64_t>(ids.size()) - 1;
   const std::vector<int> target = chosen_by_model ? likeliest(source, pass, ids) : tokenizer.encode(prompt.target);
