@@ -1,0 +1,52 @@
+// analyze: what a checkpoint does at each of its depths and in each of its steps, as numbers, tables and pictures.
+#include <cstdio>
+
+#include "core/flags.h"
+#include "core/main.h"
+#include "tools/analysis/analysis.h"
+#include "tools/analysis/output.h"
+#include "tools/analysis/report.h"
+#include "tools/analysis/summary.h"
+#include "train/checkpoint.h"
+#include "train/device.h"
+
+namespace grt {
+namespace {
+
+// The result must not lie in what it is computed from.
+void check_output(const AnalysisConfig& config) {
+  check(config.out.has_value(), "--out: expected a directory for the results");
+  check(config.checkpoint.has_value(), "--checkpoint: expected the directory of a checkpoint");
+  const fs::path checkpoint = resolve_checkpoint(*config.checkpoint);
+  check(!same_place(*config.out, checkpoint) && !lies_in(*config.out, checkpoint), "--out: {} is in the checkpoint {}",
+        *config.out, checkpoint.string());
+}
+
+int run(int argc, char** argv) {
+  AnalysisConfig config;
+  DeviceConfig device_flags;
+  Flags flags("analyze",
+              "Dissects a checkpoint: its exits, gates, states, heads and weights, as numbers, tables and a report.");
+  flags.add(config);
+  flags.add(device_flags);
+  if (!flags.parse(argc, argv)) return 0;
+  check_output(config);
+  const std::unique_ptr<Device> device = device_flags.open();
+  OutputDirectory out(*config.out, config.overwrite);
+
+  const Json analysis = analyze(config, *device, device_flags.type());
+  write_file(out.path() / "analysis.json", to_text(analysis, 1) + "\n");
+  for (const auto& [name, text] : csv_files(analysis)) write_file(out.path() / name, text);
+  write_report(analysis, out.path() / "report.html");
+  write_overview_svg(analysis, out.path() / "overview.svg");
+  out.commit();
+  fmt::print("{}report: {}\n", summary(analysis), (fs::path(*config.out) / "report.html").string());
+  return 0;
+}
+
+}  // namespace
+}  // namespace grt
+
+int main(int argc, char** argv) {
+  return grt::run_main("analyze", [&] { return grt::run(argc, argv); });
+}
