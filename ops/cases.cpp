@@ -2,7 +2,6 @@
 
 #include "core/threads.h"
 #include "ops/case_makers.h"
-#include "ops/distillation_cases.h"
 #include "ops/reference.h"
 
 namespace grt {
@@ -99,6 +98,11 @@ std::vector<OpCase> basic_cases() {
       cross_entropy_case("one row", {1, 1, 5}, 8, 7, kLossChunkBytes),
       cross_entropy_case("chunks of one row", {7, 5}, 16, 11, 1),
       cross_entropy_case("several chunks, the last shorter", {2, 9, 5}, 16, 11, 5 * 16 * 4),
+      distillation_case("", {2, 3, 5}, 7, 16, 11, {0.5, 1}),
+      distillation_case("the teacher alone, temperature", {2, 3, 5}, 7, 16, 11, {1, 2.5}),
+      distillation_case("no teacher", {2, 3, 5}, 7, 16, 11, {0, 2}),
+      distillation_case("chunks of one row", {7, 5}, 3, 16, 11, {0.3, 0.7}, 1),
+      distillation_case("several chunks, the last shorter", {2, 9, 5}, 6, 67, 67, {0.7, 2}, 5 * 67 * 4),
       token_losses_case("padded vocabulary", {2, 3, 5}, 16, 11, kLossChunkBytes),
       token_losses_case("chunks of one row", {7, 5}, 16, 11, 1),
       token_losses_case("several chunks", {2, 9, 5}, 16, 11, 5 * 16 * 4),
@@ -199,7 +203,6 @@ Tensor filled(const Shape& shape, Device& device, F&& value) {
 
 std::vector<OpCase> op_cases() {
   std::vector<OpCase> all = basic_cases();
-  for (OpCase& c : distillation_cases()) all.push_back(std::move(c));
   for (std::size_t i = 0, n = all.size(); i < n; ++i) {
     if (!all[i].differentiable) continue;
     all.push_back(used_twice(all[i]));

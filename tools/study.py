@@ -179,6 +179,7 @@ class Study:
             "loss": evaluation["loss"],
             "loss_by_depth": evaluation["loss_by_depth"],
             "loss_causal": evaluation.get("loss_causal"),
+            "evaluated": evaluation["tokens"],
             "curve": curve,
             "tokens": steps[-1]["tokens"],
             "training_flops": flops,

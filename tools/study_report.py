@@ -37,6 +37,10 @@ def paired(runs, dense):
     return [run["loss"] - other["loss"] for run, other in zip(runs, dense)]
 
 
+def count(seeds):
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
+
+
 def plus_minus(values, sign=""):
     text = f"{mean(values):{sign}.4f}"
     return text if len(values) == 1 else f"{text} ± {spread(values):.4f}"
@@ -93,10 +97,11 @@ def depth_table(rows):
 def notes(rows, options, scale, steps):
     seeds = len(rows[0][1])
     tokens = rows[0][1][0]["tokens"]
+    evaluated = rows[0][1][0]["evaluated"]
     lines = [
-        f"{seeds} seeds; {steps:,} steps, {tokens / 1e6:.2f} M tokens a run unless the row says otherwise. "
-        f"± is the standard deviation over seeds. Losses: nats per {scale.unit} over the whole held-out text, at full "
-        "depth. FLOPs are those executed; seconds are training steps alone.",
+        f"{count(seeds)}; {steps:,} steps, {tokens / 1e6:.2f} M tokens a run unless the row says otherwise. "
+        f"± is the standard deviation over seeds. Losses: nats per {scale.unit} at full depth, over {evaluated:,} "
+        f"{scale.unit}s of held-out text. FLOPs are those executed; seconds are training steps alone.",
     ]
     causal = [(case, runs) for case, runs in rows if runs[0].get("loss_causal") is not None]
     for case, runs in causal:
@@ -197,7 +202,7 @@ def picture(options, scale, rows):
             rules[mode] += f".run{i} {{ stroke: {colour[mode]} }} .dot{i} {{ fill: {colour[mode]} }}\n"
     style = (f"<style>{plot.STYLE}.thick {{ stroke-width: 2 }}\n{rules[0]}"
              f"@media screen and (prefers-color-scheme: dark) {{{plot.DARK}{rules[1]}}}</style>")
-    title = f"{studies.QUESTIONS[options.comparison]} ({options.scale}, {len(rows[0][1])} seeds)"
+    title = f"{studies.QUESTIONS[options.comparison]} ({options.scale}, {count(len(rows[0][1]))})"
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
         f"<title>{plot.escape(title)}</title>", style, f'<rect class="page" width="{width}" height="{height}"/>',
