@@ -2,7 +2,6 @@
 
 #include "core/threads.h"
 #include "ops/case_makers.h"
-#include "ops/reference.h"
 
 namespace grt {
 namespace {
