@@ -18,7 +18,8 @@ namespace grt {
 // Sees what a pass computes: before the recurrence at step 0, in it at step r = 1, 2, ... (models/grt.cpp for the
 // equations). All models: "embedding"; "state", which dense has after each block. Besides, grt and poisson: "anchor",
 // what re-enters each step. All recurrent ones but mor: "input" and "proposal", what enters and leaves the core. grt:
-// "gate_logit", before tau divides it. mor: "routed", the positions a step takes, (B, k) i32, filled up with -1.
+// "gate_logit", before tau divides it. mor: "routed", the positions a step takes, (B, k) i32, filled up with -1,
+// and "router_logit", sequence by sequence those of the positions among which it chooses; causally from step 2 on.
 using Look = std::function<void(std::string_view what, int step, const Tensor& value)>;
 
 // Analysis in evaluation: what stands in the anchor's place in the input of each step.

@@ -107,6 +107,8 @@ Var Mor::top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* 
   const Var x = gather_rows(h, routed);
   const Var z = run([this, x, r] { return routers_[r](x); });
 
+  pass.show("router_logit", r + 1, z);
+
   // g grows with z, which tells more values apart.
   const TopK top = top_k(z.value().view({batch, before}), mor_capacity(h.shape()[1], r + 1, config_.n_recurrences));
   routed = gather_rows(routed.view({batch, before, 1}), top.index).view(top.index.shape());
@@ -138,19 +140,25 @@ RecurrentModel::Unrolled Mor::routed_causally(const Tensor& tokens, const Pass& 
 Tensor Mor::causal_step(const Tensor& h, int r, std::vector<Positions>& routed, const Pass& pass) const {
   const Tensor next = h.clone();
   const Shape one{1, h.dim(1), h.dim(2)};
+  Var logits;
   for (std::size_t b = 0; b < routed.size(); ++b) {
     const auto sequence = static_cast<std::int64_t>(b);
-    take_step(next.range(sequence * one.numel(), one), r, routed[b], sequence, pass);
+    take_step(next.range(sequence * one.numel(), one), r, routed[b], sequence, pass, logits);
   }
+  if (logits) pass.show("router_logit", r + 1, logits);
   if (pass.look) pass.show("routed", r + 1, filled_up(routed, device()));
   return next;
 }
 
-// That of one sequence, h (1, T, d) in place. `routed`, the positions that the step before took, becomes this one's.
-void Mor::take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const {
+// That of one sequence, h (1, T, d) in place. `routed`, the positions that the step before took, becomes this one's;
+// for a look the logits by which it is chosen are put behind `logits`.
+void Mor::take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass,
+                    Var& logits) const {
   if (routed.empty()) return;
   Var x = gather_rows(h, index_of(routed, device())), z = routers_[r](x);
   if (r > 0) {
+    const Var row = z.view({1, z.shape().numel()});
+    if (pass.look) logits = logits ? concat(logits, row) : row;
     const Positions chosen = positive(z.value());
     Positions kept;
     for (const std::int32_t i : chosen) kept.push_back(routed[i]);

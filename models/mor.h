@@ -37,7 +37,7 @@ class Mor final : public RecurrentModel {
   Var top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* aux) const;
   Unrolled routed_causally(const Tensor& tokens, const Pass& pass) const;
   Tensor causal_step(const Tensor& h, int r, std::vector<Positions>& routed, const Pass& pass) const;
-  void take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass) const;
+  void take_step(const Tensor& h, int r, Positions& routed, std::int64_t sequence, const Pass& pass, Var& logits) const;
 
   MorConfig config_;
   std::vector<Router> routers_;  // of each step

@@ -169,6 +169,14 @@ void print_table(const EvalResult& result, const LanguageModel& model) {
     fmt::print("{}: {:.6f} (std. error {:.6f})\n", name, loss.mean, loss.standard_error);
 }
 
+void print_routes(const EvalResult& result) {
+  if (result.depth_histogram.empty()) return;
+  fmt::print("steps of a token:");
+  for (const auto& [steps, share] : result.depth_histogram) fmt::print("  {}: {:.2f} %", steps, 100 * share);
+  fmt::print("\n");
+  if (result.router_entropy) fmt::print("mean entropy of a router's decision: {:.4f} nats\n", *result.router_entropy);
+}
+
 Json means(const EvalResult& result) {
   Json by_depth = Json::object();
   for (const auto& [at, loss] : result.by_depth) by_depth[std::to_string(at)] = loss.mean;
@@ -226,8 +234,10 @@ Json evaluate_data(const Options& options, const LanguageModel& model, const Tok
   for (std::size_t i = 0; i < otherwise.size(); ++i) {
     fmt::print("{}:\n", routings[i + 1].words);
     print_table(otherwise[i], model);
+    print_routes(otherwise[i]);
     json["loss_" + routings[i + 1].name] = otherwise[i].by_depth.at(depth).mean;
     json["loss_by_depth_" + routings[i + 1].name] = means(otherwise[i]);
+    add_routes(json, otherwise[i]);
   }
   std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
   return json;

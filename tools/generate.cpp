@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -25,7 +26,7 @@ struct Options {
   int samples = 1;
   std::optional<int> depth;
   std::string kv = "full", overflow = "error";
-  bool stop_at_end = true, print_ids = false, print_logprobs = false, stats = false;
+  bool stop_at_end = true, print_ids = false, print_logprobs = false, print_depths = false, stats = false;
 
   template <class V>
   void fields(V&& v) {
@@ -47,8 +48,11 @@ struct Options {
       "end a continuation where the document ends; ids and log-probabilities go on unless this is given");
     v("print-ids", print_ids, "print the new ids instead of text, on one line for each sample");
     v("print-logprobs", print_logprobs, "print a line `id logprob` (nats, without temperature) for each new token");
+    v("print-depths", print_depths,
+      "print how many steps each token takes, on one line for each sample: those of the prompt, then the new ones but "
+      "the last, which no step works on");
     v("score-ids", score_ids, "print the log-probability of each of these ids after the prompt and make no tokens");
-    v("stats", stats, "print speed and memory to stderr");
+    v("stats", stats, "print speed, memory and the steps that tokens take to stderr");
   }
 };
 
@@ -57,8 +61,9 @@ void check_flags(const Options& o) {
   check(!o.prompt + !o.prompt_file + !o.prompt_ids >= 2, "--prompt, --prompt-file, --prompt-ids: give one of them");
   kv_strategy(o.kv);
   check(o.overflow == "error" || o.overflow == "slide", "--overflow: must be error or slide, not \"{}\"", o.overflow);
-  check(!o.score_ids || (!o.print_ids && !o.print_logprobs && o.samples == 1),
-        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs or --samples");
+  check(!o.score_ids || (!o.print_ids && !o.print_logprobs && !o.print_depths && o.samples == 1),
+        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs, --print-depths or "
+        "--samples");
 }
 
 std::vector<int> parse_ids(const char* flag, const std::string& text) {
@@ -126,17 +131,19 @@ GenerateStats print_text(const LanguageModel& model, std::span<const int> prompt
 }
 
 GenerateStats print_numbers(const LanguageModel& model, std::span<const int> prompt, const GenerateOptions& options,
-                            bool ids, bool logprobs) {
+                            const Options& shown) {
   std::vector<std::vector<NewToken>> samples(options.samples);
   const GenerateStats stats =
       generate(model, prompt, options, [&](int sample, const NewToken& token) { samples[sample].push_back(token); });
-  for (const std::vector<NewToken>& tokens : samples) {
+  for (int i = 0; i < options.samples; ++i) {
     std::string line, lines;
-    for (const NewToken& token : tokens) {
+    for (const NewToken& token : samples[i]) {
       line += fmt::format("{}{}", line.empty() ? "" : " ", token.id);
       lines += fmt::format("{} {}\n", token.id, token.logprob);
     }
-    print_now((ids ? line + "\n" : "") + (logprobs ? lines : ""));
+    if (shown.print_ids) print_now(line + "\n");
+    if (shown.print_depths) print_now(fmt::format("{}\n", fmt::join(stats.steps[i], " ")));
+    if (shown.print_logprobs) print_now(lines);
   }
   return stats;
 }
@@ -148,6 +155,13 @@ void print_stats(const GenerateStats& s, int samples) {
   if (s.new_tokens > 0 && s.seconds > 0)
     fmt::print(stderr, ": {:.1f} tokens/s, {:.3f} ms/token", tokens / s.seconds, 1000 * s.seconds / tokens);
   fmt::print(stderr, "\nkey/value cache: {} bytes\n", s.cache_bytes);
+  std::map<int, double> taken;
+  double all = 0;
+  for (const std::vector<int>& sample : s.steps)
+    for (const int steps : sample) ++taken[steps], ++all;
+  fmt::print(stderr, "steps of a token:");
+  for (const auto& [steps, count] : taken) fmt::print(stderr, "  {}: {:.2f} %", steps, 100 * count / all);
+  fmt::print(stderr, "\n");
 }
 
 int run(int argc, char** argv) {
@@ -163,7 +177,8 @@ int run(int argc, char** argv) {
   const DecodeOptions decode{.depth = options.depth,
                              .slide = options.overflow == "slide",
                              .seed = sampling.seed,
-                             .kv = kv_strategy(options.kv)};
+                             .kv = kv_strategy(options.kv),
+                             .count_steps = options.print_depths || options.stats};
   GenerateOptions generation{
       .tokens = options.tokens, .samples = options.samples, .sampling = sampling, .decode = decode};
   check_generation(generation);
@@ -177,12 +192,11 @@ int run(int argc, char** argv) {
     return 0;
   }
 
-  const bool numbers = options.print_ids || options.print_logprobs;
+  const bool numbers = options.print_ids || options.print_logprobs || options.print_depths;
   if (options.stop_at_end && (!numbers || flags.given("stop-at-end")))
     generation.stop_id = make_tokenizer(model->config().tokenizer)->end_of_document();
-  const GenerateStats stats = numbers
-                                  ? print_numbers(*model, prompt, generation, options.print_ids, options.print_logprobs)
-                                  : print_text(*model, prompt, generation);
+  const GenerateStats stats =
+      numbers ? print_numbers(*model, prompt, generation, options) : print_text(*model, prompt, generation);
   if (options.stats) print_stats(stats, options.samples);
   return 0;
 }

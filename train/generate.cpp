@@ -7,6 +7,7 @@
 
 #include "train/host.h"
 #include "train/optimizer.h"
+#include "train/routes.h"
 
 namespace grt {
 namespace {
@@ -102,6 +103,7 @@ std::vector<double> Decoder::start(std::span<const int> prompt) {
   check(!prompt.empty(), "the prompt is empty: give at least one token");
   for (std::size_t i = 0; i < prompt.size(); ++i) check_id(prompt[i], static_cast<std::int64_t>(i));
   windows_ = {{prompt.begin(), prompt.end()}};
+  steps_ = {{}};
   dropped_ = 0;
   drop_oldest();
   cache_.reset();
@@ -111,6 +113,7 @@ std::vector<double> Decoder::start(std::span<const int> prompt) {
 void Decoder::fork(int sequences) {
   check(windows_.size() == 1, "decoder: {} sequences cannot be forked", windows_.size());
   windows_.resize(static_cast<std::size_t>(sequences), windows_[0]);
+  steps_.resize(windows_.size(), steps_[0]);
   if (!cache_) return;
   KvCache forked = model_.make_cache(sequences, capacity_, depth_, options_.kv);
   forked.repeat(*cache_);
@@ -139,9 +142,24 @@ std::vector<double> Decoder::feed_last(std::int64_t count) {
   pass.key.seed = options_.seed;
   pass.causal_routing = true;
   const Tensor tokens = Tensor::from<std::int32_t>({sequences, count}, ids, model_.device());
+  Routes routes;
+  if (options_.count_steps) pass.look = routes.next(sequences, count);
   const Tensor z = model_.hidden(tokens, depth_, pass).value();
+  if (options_.count_steps) keep_steps(routes.steps(), count);
   if (cache_) cache_->past += count;
   return logits_of(z);
+}
+
+// Of the last `count` tokens of each sequence; a model that routes nothing takes each through all steps.
+void Decoder::keep_steps(const std::vector<int>& fed, std::int64_t count) {
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const std::size_t end = static_cast<std::size_t>(dropped_) + windows_[i].size();
+    steps_[i].resize(end);
+    for (std::int64_t t = 0; t < count; ++t) {
+      const auto row = static_cast<std::size_t>(static_cast<std::int64_t>(i) * count + t);
+      steps_[i][end - static_cast<std::size_t>(count - t)] = fed.empty() ? depth_ : fed[row];
+    }
+  }
 }
 
 // Of the last position of each sequence; z is (sequences, time, d).
@@ -194,7 +212,8 @@ GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, 
                        const OnToken& on_token) {
   check_generation(options);
   const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
-  GenerateStats stats{.prompt_tokens = prompt_tokens};
+  GenerateStats stats;
+  stats.prompt_tokens = prompt_tokens;
   // The last token is chosen, not fed.
   Decoder decoder(model, options.decode, prompt_tokens + std::max<std::int64_t>(0, options.tokens - 1));
   auto start = std::chrono::steady_clock::now();
@@ -207,6 +226,7 @@ GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, 
   std::vector<double> logits;
   for (int i = 0; i < options.samples; ++i) logits.insert(logits.end(), first.begin(), first.end());
   std::vector<int> ids(options.samples, -1);
+  std::vector<std::size_t> lengths(options.samples, prompt.size());
   for (std::int64_t t = 0; t < options.tokens; ++t) {
     if (t > 0) logits = decoder.next(ids);
     bool all_ended = true;
@@ -216,6 +236,7 @@ GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, 
       ids[i] = token.id;
       if (options.stop_id && token.id == *options.stop_id) continue;
       all_ended = false;
+      ++lengths[i];
       ++stats.new_tokens;
       on_token(i, token);
     }
@@ -223,6 +244,9 @@ GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, 
   }
   stats.seconds = seconds_since(start);
   stats.cache_bytes = decoder.cache_bytes();
+  stats.steps = decoder.steps();
+  for (int i = 0; i < options.samples; ++i)  // an ended sample went on unheard
+    if (stats.steps[i].size() > lengths[i]) stats.steps[i].resize(lengths[i]);
   return stats;
 }
 

@@ -42,6 +42,7 @@ struct DecodeOptions {
   std::uint64_t seed = 1337;      // poisson: of the initial state
   // What the cache keeps. Whatever it is, a prompt, and a context computed anew, is exact.
   KvStrategy kv = KvStrategy::full;
+  bool count_steps = false;  // keep how many steps each token takes
 };
 
 // Sequences that grow side by side from one prompt. What it returns: the logits of the next token, (sequences,
@@ -55,6 +56,8 @@ class Decoder {
   void fork(int sequences);                                // makes the one sequence so many
   std::vector<double> next(std::span<const int> ids);      // one id for each sequence
   std::int64_t cache_bytes() const;
+  // With count_steps, for each sequence: the steps of each token fed, from the first of the prompt on.
+  const std::vector<std::vector<int>>& steps() const { return steps_; }
 
  private:
   std::vector<double> feed_last(std::int64_t count);
@@ -62,12 +65,14 @@ class Decoder {
   void check_finite(std::span<const double> logits) const;
   void check_id(int id, std::int64_t position) const;
   bool drop_oldest();
+  void keep_steps(const std::vector<int>& fed, std::int64_t count);
 
   const LanguageModel& model_;
   DecodeOptions options_;
   int depth_;
   std::int64_t context_, capacity_, dropped_ = 0;
   std::vector<std::vector<int>> windows_;  // the tokens each sequence sees, all equally many
+  std::vector<std::vector<int>> steps_;
   std::optional<KvCache> cache_;
 };
 
@@ -84,6 +89,9 @@ void check_generation(const GenerateOptions& options);  // throws Error naming t
 struct GenerateStats {
   std::int64_t prompt_tokens = 0, new_tokens = 0, cache_bytes = 0;
   double prompt_seconds = 0, seconds = 0;  // for the prompt, for the new tokens after it
+  // With count_steps, for each sample: the steps of each token of the prompt and of each new one but the last, which is
+  // chosen and not fed.
+  std::vector<std::vector<int>> steps;
 };
 
 // Calls on_token for each token as soon as it is chosen, sample by sample at each position.

@@ -9,14 +9,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "train/config.h"
+#include "train/evaluate.h"
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/progress.h"
 #include "train/signals.h"
 
 namespace grt {
+
+// The depth of a micro-batch: a function of (seed, step, index of the micro-batch over all who compute the step), or
+// with --depth-scope step of (seed, step) alone.
+int draw_depth(const TrainPlan& plan, std::int64_t step, std::int64_t index);
 
 class Trainer {
  public:
@@ -36,11 +42,12 @@ class Trainer {
   bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed
   double micro_batch(std::int64_t step, std::int64_t index, int depth);
   Var batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const;
-  int draw_depth(std::int64_t step, std::int64_t index) const;
   double executed_flops(int depth);
   bool finish_step();  // false: interrupted
   void log_step(const StepStats& stats, double seconds);
-  bool validate();  // false: interrupted
+  std::optional<EvalResult> evaluate_now(std::vector<int> depths, bool causal_routing);  // none: interrupted
+  bool validate();                                                                       // false: interrupted
+  void warn_of_collapse(const std::map<int, double>& depth_histogram);
   void save(bool best);
   std::string last_checkpoint() const;  // "the last checkpoint is step-00000500", or that there is none
   int interrupted();
