@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 #include "tools/analysis/statistics.h"
@@ -13,6 +14,17 @@ std::vector<double> difference(const std::vector<double>& to, const std::vector<
   std::vector<double> d(to.size());
   std::transform(to.begin(), to.end(), from.begin(), d.begin(), std::minus<>());
   return d;
+}
+
+// By which an update is longer than the one before, from state `begin` on. A line through the logarithms, not their
+// ends, since the updates of an orbit need not be equally long.
+double mean_ratio(const States& states, std::size_t begin) {
+  std::vector<double> step, length;
+  for (std::size_t r = begin; r + 1 < states.size(); ++r) {
+    step.push_back(static_cast<double>(r));
+    length.push_back(std::log(std::max(distance(states[r + 1], states[r]), std::numeric_limits<double>::min())));
+  }
+  return std::exp(fit_line(step, length).slope);
 }
 
 // Did the last state come back to one of the last `reach`, from which it had gone away?
@@ -45,12 +57,10 @@ std::string name_of(Fate fate) {
 Fate classify(const States& states) {
   check(states.size() >= 9, "a trajectory of {} states is too short to be told apart; 9 are needed", states.size());
   const std::size_t last = states.size() - 1, reach = last / 2, begin = last - reach;
-  const double final_update = distance(states[last], states[last - 1]);
-  if (final_update <= kAtRest * norm(states[last])) return Fate::fixed_point;
-  const double first_update = distance(states[begin + 1], states[begin]);
-  if (std::pow(final_update / first_update, 1.0 / static_cast<double>(reach - 1)) <= kShrinking)
-    return Fate::fixed_point;
-  if (returned(states, reach)) return Fate::orbit;
+  if (distance(states[last], states[last - 1]) <= kAtRest * norm(states[last])) return Fate::fixed_point;
+  const double ratio = mean_ratio(states, begin);
+  if (ratio <= kShrinking) return Fate::fixed_point;
+  if (ratio < 1 / kShrinking && returned(states, reach)) return Fate::orbit;
   double path = 0;
   for (std::size_t r = begin; r < last; ++r) path += distance(states[r + 1], states[r]);
   return distance(states[last], states[begin]) > kStraight * path ? Fate::slider : Fate::other;
