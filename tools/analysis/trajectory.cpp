@@ -16,15 +16,18 @@ std::vector<double> difference(const std::vector<double>& to, const std::vector<
   return d;
 }
 
-// By which an update is longer than the one before, from state `begin` on. A line through the logarithms, not their
-// ends, since the updates of an orbit need not be equally long.
-double mean_ratio(const States& states, std::size_t begin) {
-  std::vector<double> step, length;
+// By which an update is longer than the one before, from state `begin` on: the median over all pairs of updates (Theil
+// and Sen's line through their logarithms), since the updates of an orbit need not be equally long.
+double typical_ratio(const States& states, std::size_t begin) {
+  std::vector<double> logs, slopes;
   for (std::size_t r = begin; r + 1 < states.size(); ++r) {
-    step.push_back(static_cast<double>(r));
-    length.push_back(std::log(std::max(distance(states[r + 1], states[r]), std::numeric_limits<double>::min())));
+    logs.push_back(std::log(std::max(distance(states[r + 1], states[r]), std::numeric_limits<double>::min())));
+    for (std::size_t back = 1; back < logs.size(); ++back)
+      slopes.push_back((logs.back() - logs[logs.size() - 1 - back]) / static_cast<double>(back));
   }
-  return std::exp(fit_line(step, length).slope);
+  const auto middle = slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2);
+  std::nth_element(slopes.begin(), middle, slopes.end());
+  return std::exp(*middle);
 }
 
 // Did the last state come back to one of the last `reach`, from which it had gone away?
@@ -58,7 +61,7 @@ Fate classify(const States& states) {
   check(states.size() >= 9, "a trajectory of {} states is too short to be told apart; 9 are needed", states.size());
   const std::size_t last = states.size() - 1, reach = last / 2, begin = last - reach;
   if (distance(states[last], states[last - 1]) <= kAtRest * norm(states[last])) return Fate::fixed_point;
-  const double ratio = mean_ratio(states, begin);
+  const double ratio = typical_ratio(states, begin);
   if (ratio <= kShrinking) return Fate::fixed_point;
   if (ratio < 1 / kShrinking && returned(states, reach)) return Fate::orbit;
   double path = 0;

@@ -12,7 +12,7 @@ using States = std::vector<std::vector<double>>;  // h_0 .. h_N, of one width
 
 // Thresholds of classify(), which looks at the last half of the updates.
 inline constexpr double kAtRest = 1e-4;     // update / state: it moves no longer
-inline constexpr double kShrinking = 0.98;  // ratio of successive updates, by the line through their logarithms
+inline constexpr double kShrinking = 0.98;  // ratio of successive updates, the median
 inline constexpr double kReturned = 0.5;    // distance to an earlier state / the largest distance in between
 inline constexpr double kStraight = 0.5;    // way from start to end / length of the path
 
