@@ -241,7 +241,17 @@ TEST_SUITE("tools") {
     CHECK(classify(repeated(drift, from, 16)) == Fate::slider);
     CHECK(classify(repeated(1.1 * Matrix::Identity(2, 2), from, 16)) == Fate::slider);
     CHECK(classify(repeated(1.1 * turn(1.3), from, 40)) == Fate::other);
+    CHECK(classify(repeated(0.95 * turn(1.3), from, 40)) == Fate::fixed_point);  // a spiral inwards
     CHECK(contains(error_of([&] { classify(repeated(turn(1), from, 7)); }), "9 are needed"));
+  }
+
+  TEST_CASE("analysis: an orbit is one wherever in it the steps end, though they are not equally long") {
+    const States corners = {{5, 5}, {6, 5}, {6, 8}};
+    for (int length = 30; length < 36; ++length) {
+      States states;
+      for (int r = 0; r < length; ++r) states.push_back(corners[r % 3]);
+      CHECK(classify(states) == Fate::orbit);
+    }
   }
 
   TEST_CASE("analysis: a matrix with eigenvalues 0.9 and -0.95 converges at 0.95, back and forth") {
@@ -285,7 +295,7 @@ TEST_SUITE("tools") {
         return s == t - 1 ? share : (1 - share) / static_cast<double>(std::max<std::int64_t>(t, 1));
       }));
     };
-    CHECK(mostly(kHeadMass) == "previous");
+    CHECK(mostly(kHeadMass + 1e-9) == "previous");
     CHECK(mostly(kHeadMass - 1e-9) == "other");
 
     HeadMass sum = previous;

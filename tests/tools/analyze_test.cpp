@@ -397,7 +397,7 @@ TEST_SUITE("tools") {
       const auto full = expected["full_depth"].get<std::size_t>();
       CHECK(a["dynamics"]["steps"].size() == full);
       CHECK(a["cka"]["labels"].size() == full + (architecture == "dense" ? 0 : 1));
-      CHECK_FALSE(a.contains("trajectories"));  // 97 ids are no text
+      CHECK(a.contains("trajectories") == (a["config"]["vocab_size"] == 257));  // other ids are no text
       for (const Json& exit : a["exits"]) {
         const std::string depth = std::to_string(exit["depth"].get<int>());
         if (expected["loss_by_depth"].contains(depth))
@@ -461,7 +461,7 @@ TEST_SUITE("tools") {
   TEST_CASE("analyze: the tables hold what analysis.json holds, and the summary the losses") {
     const TempDir dir;
     const Outcome outcome = run_tool("analyze", arguments(oracle("grt"), oracle("grt") / "tokens.bin", dir / "out",
-                                                          {"--twin", oracle("dense").string()}));
+                                                          {"--twin", oracle("poisson").string()}));
     REQUIRE(outcome.code == 0);
     const Json a = read_json((dir / "out/analysis.json").string());
     const auto lines = [&](const char* name) {
@@ -472,12 +472,14 @@ TEST_SUITE("tools") {
     CHECK(lines("gates.csv") == 1 + 3);
     CHECK(lines("dynamics.csv") == 1 + 3);
     CHECK(lines("difficulty.csv") == 1 + 10);
-    CHECK(lines("cka.csv") == 1 + 4 * 4 + 4 * 3);
+    CHECK(lines("cka.csv") == 1 + 4 * 4 + 4 * 5);
     CHECK(lines("heads.csv") == 1 + 3 * (2 + 2 * 3 + 1));
-    CHECK(lines("early_exit.csv") == 1 + 4 + 3);
+    CHECK(lines("early_exit.csv") == 1 + 4 + 4);
     CHECK(read_file(dir / "out/exits.csv").starts_with("depth,loss,kl_to_final,reduction,share,trained,flops"));
     CHECK(contains(read_file(dir / "out/exits.csv"), "\n1," + a["exits"][1]["loss"].dump() + ","));
     CHECK(contains(outcome.out, fmt::format("{:.4f}", number(a["exits"][1]["loss"]))));
+    CHECK(contains(read_file(dir / "out/report.html"), "</html>"));
+    CHECK(contains(read_file(dir / "out/overview.svg"), "</svg>"));
     for (const char* key : {"gain", "cka", "heads", "classification"}) CHECK(a["definitions"].contains(key));
   }
 
@@ -536,6 +538,8 @@ TEST_SUITE("tools") {
          "--depth-beyond 9: this model has exits at 1.."},
         {{"--checkpoint", grt, "--data", tokens, "--out", out, "--twin", bytes}, "--twin " + bytes},
         {{"--checkpoint", grt, "--data", tokens, "--out", out, "--compare", bytes}, "--compare " + bytes},
+        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--twin", oracle("dense").string()},
+         "dense: its context is 31 tokens, that of --checkpoint 30"},
         {{"--checkpoint", grt, "--data", tokens, "--out", out, "--compare", out}, "out"},
         {{"--checkpoint", grt, "--data", tokens, "--out", out, "--prompt", "x"}, "--prompt: the tokenizer bytes"},
         {{"--checkpoint", grt, "--data", tokens, "--out", out, "--target", "x"}, "--target: expected --prompt"},

@@ -35,11 +35,12 @@ Json definitions() {
        "anchor held fixed: the most that a small change of the states can grow in one step. By power iteration in f64 "
        "on J^T J, with J^T u by the tape and J v by a central difference; a mean over up to 4 windows."},
       {"classification",
-       fmt::format("Tokens by what their state does when steps are repeated (extended_steps of them; the last half "
-                   "counts). Fixed point: the last update is at most {} of the state, or updates shrink to {} or less "
-                   "of the one before. Orbit: else, the state came back to an earlier one within {} of the way it had "
-                   "gone. Slider: else, the way from start to end is more than {} of the path.",
-                   kAtRest, kShrinking, kReturned, kStraight)},
+       fmt::format(
+           "Tokens by what their state does when steps are repeated (extended_steps of them; the last half "
+           "counts). Fixed point: the last update is at most {} of the state, or each is {} of the one before "
+           "or less. Orbit: else, updates do not grow as fast, and the state came back to an earlier one within "
+           "{} of the way it had gone. Slider: else, the way from start to end is more than {} of the path.",
+           kAtRest, kShrinking, kReturned, kStraight)},
       {"cka",
        "Linear CKA of two sets of states of the same tokens: 1 if a rotation and a scale turn one into the other, 0 if "
        "they have nothing linear in common. Unbiased estimate over mini-batches of 256 tokens, about 65,536 in all."},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 #include "tools/analysis/statistics.h"
@@ -13,6 +14,20 @@ std::vector<double> difference(const std::vector<double>& to, const std::vector<
   std::vector<double> d(to.size());
   std::transform(to.begin(), to.end(), from.begin(), d.begin(), std::minus<>());
   return d;
+}
+
+// By which an update is longer than the one before, from state `begin` on: the median over all pairs of updates (Theil
+// and Sen's line through their logarithms), since the updates of an orbit need not be equally long.
+double typical_ratio(const States& states, std::size_t begin) {
+  std::vector<double> logs, slopes;
+  for (std::size_t r = begin; r + 1 < states.size(); ++r) {
+    logs.push_back(std::log(std::max(distance(states[r + 1], states[r]), std::numeric_limits<double>::min())));
+    for (std::size_t back = 1; back < logs.size(); ++back)
+      slopes.push_back((logs.back() - logs[logs.size() - 1 - back]) / static_cast<double>(back));
+  }
+  const auto middle = slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2);
+  std::nth_element(slopes.begin(), middle, slopes.end());
+  return std::exp(*middle);
 }
 
 // Did the last state come back to one of the last `reach`, from which it had gone away?
@@ -45,12 +60,10 @@ std::string name_of(Fate fate) {
 Fate classify(const States& states) {
   check(states.size() >= 9, "a trajectory of {} states is too short to be told apart; 9 are needed", states.size());
   const std::size_t last = states.size() - 1, reach = last / 2, begin = last - reach;
-  const double final_update = distance(states[last], states[last - 1]);
-  if (final_update <= kAtRest * norm(states[last])) return Fate::fixed_point;
-  const double first_update = distance(states[begin + 1], states[begin]);
-  if (std::pow(final_update / first_update, 1.0 / static_cast<double>(reach - 1)) <= kShrinking)
-    return Fate::fixed_point;
-  if (returned(states, reach)) return Fate::orbit;
+  if (distance(states[last], states[last - 1]) <= kAtRest * norm(states[last])) return Fate::fixed_point;
+  const double ratio = typical_ratio(states, begin);
+  if (ratio <= kShrinking) return Fate::fixed_point;
+  if (ratio < 1 / kShrinking && returned(states, reach)) return Fate::orbit;
   double path = 0;
   for (std::size_t r = begin; r < last; ++r) path += distance(states[r + 1], states[r]);
   return distance(states[last], states[begin]) > kStraight * path ? Fate::slider : Fate::other;

@@ -11,14 +11,14 @@ namespace grt {
 using States = std::vector<std::vector<double>>;  // h_0 .. h_N, of one width
 
 // Thresholds of classify(), which looks at the last half of the updates.
-inline constexpr double kAtRest = 1e-4;     // update / state: no longer moving, to f32 rounding over a step
-inline constexpr double kShrinking = 0.98;  // ratio of successive updates, geometric mean
+inline constexpr double kAtRest = 1e-4;     // update / state: it moves no longer
+inline constexpr double kShrinking = 0.98;  // ratio of successive updates, the median
 inline constexpr double kReturned = 0.5;    // distance to an earlier state / the largest distance in between
 inline constexpr double kStraight = 0.5;    // way from start to end / length of the path
 
 enum class Fate {
-  fixed_point,  // the last update is at most kAtRest of the state, or updates shrink by kShrinking or less each step
-  orbit,        // else: the state went away from an earlier one and came back to it, within kReturned
+  fixed_point,  // the last update is at most kAtRest of the state, or updates shrink by kShrinking or more each step
+  orbit,        // else: they do not grow as fast, and the state came back to an earlier one, within kReturned
   slider,       // else: it keeps its direction, straighter than kStraight
   other
 };
