@@ -203,6 +203,8 @@ Next:
   build/bin/generate --checkpoint $out/grt-nano --prompt "My dear Sir" --tokens 200 --depth 3
   build/bin/eval --checkpoint $out/grt-nano --data $out/data/val.bin --depths 1,3,6
   build/bin/inspect $out/grt-nano
+  build/bin/analyze --checkpoint $out/grt-nano --twin $out/dense-nano --data $out/data/val.bin --out $out/analysis
+  tools/study.py --scale nano --comparison isoflop
   build/bin/train --help
 END
 }
