@@ -32,9 +32,10 @@ int run(int argc, char** argv) {
   if (!flags.parse(argc, argv)) return 0;
   check_output(config);
   const std::unique_ptr<Device> device = device_flags.open();
-  OutputDirectory out(*config.out, config.overwrite);
+  { const OutputDirectory probe(*config.out, config.overwrite); }  // fails now, not after the work
 
   const Json analysis = analyze(config, *device, device_flags.type());
+  OutputDirectory out(*config.out, config.overwrite);  // not before: an interrupted analysis leaves nothing
   write_file(out.path() / "analysis.json", to_text(analysis, 1) + "\n");
   for (const auto& [name, text] : csv_files(analysis)) write_file(out.path() / name, text);
   write_report(analysis, out.path() / "report.html");

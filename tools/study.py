@@ -10,9 +10,11 @@ checkpoint. Results: OUT/SCALE/COMPARISON.md, .svg and .json. Needs the binaries
 `nano` without --data-train fetches six novels (tools/novels.sh).
 """
 import argparse
+import glob
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,10 @@ ROOT = TOOLS.parent
 
 def fail(message):
     sys.exit(f"study: {message}")
+
+
+def terminated(number, frame):
+    raise KeyboardInterrupt(number)
 
 
 def read_json(path):
@@ -69,12 +75,12 @@ class Study:
         self.out.mkdir(parents=True, exist_ok=True)
         if self.options.fetched:
             self.fetch_novels()
-        recipe = {
-            "steps": self.steps,
-            "flags": list(self.scale.recipe),
-            "data_train": str(self.options.data_train),
-            "data_val": str(self.options.data_val),
-        }
+        recipe = {"steps": self.steps, "flags": list(self.scale.recipe)}
+        for name in ("data_train", "data_val"):
+            data = getattr(self.options, name)
+            if not glob.glob(str(data)):
+                fail(f"--{name.replace('_', '-')}: {data}: there is no such file")
+            recipe[name] = str(pathlib.Path(data).resolve())
         place = self.out / "recipe.json"
         if place.exists():
             before = read_json(place)
@@ -135,15 +141,19 @@ class Study:
             command.append("--overwrite")
         self.options.log.write(" ".join(str(word) for word in command) + "\n")
         self.options.log.flush()
+        begin = self.options.log.tell()
         child = subprocess.Popen([str(word) for word in command], stdout=self.options.log, stderr=subprocess.STDOUT)
         try:
             _, status, usage = os.wait4(child.pid, 0)
-        except KeyboardInterrupt:  # train has it too, and saves
-            _, status, usage = os.wait4(child.pid, 0)
-            sys.exit("study: interrupted; the same command goes on")
+        except KeyboardInterrupt as interrupt:  # from the terminal train has it too, and saves
+            if interrupt.args:
+                child.terminate()
+            os.wait4(child.pid, 0)
+            raise
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
-            fail(f"{run.name}: train ended with exit code {code}; what it said is in {self.options.log.name}")
+            said = pathlib.Path(self.options.log.name).read_bytes()[begin:].decode(errors="replace").strip()
+            fail(f"{run.name}: train ended with exit code {code}: {said.splitlines()[-1] if said else 'it said nothing'}")
         write_json(run / "usage.json", {"peak_bytes": usage.ru_maxrss * 1024})
 
     def evaluate(self, case, run):
@@ -196,6 +206,8 @@ class Study:
     def run_all(self, cases):
         jobs = [(case, seed) for seed in range(1, self.options.seeds + 1) for case in cases]
         results = {}
+        if len({case.name(self.steps) for case in cases}) < len(cases):
+            fail(f"--steps {self.steps}: so few that cases of different length would be the same run")
         for i, (case, seed) in enumerate(jobs, 1):
             begin = time.monotonic()
             row = self.run(case, seed)
@@ -236,6 +248,7 @@ def main():
     except ValueError as error:
         fail(error)
     study = Study(options)
+    signal.signal(signal.SIGTERM, terminated)
     try:
         study.prepare()
         with open(study.out / "train.log", "a") as options.log:
@@ -243,6 +256,9 @@ def main():
         files = study_report.write(study.out / options.comparison, options, study.scale, study.steps, rows)
     except OSError as error:
         fail(error)
+    except KeyboardInterrupt as interrupt:
+        print("study: interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(128 + (interrupt.args[0] if interrupt.args else signal.SIGINT))
     print(files[0].read_text())
     print("wrote", ", ".join(map(str, files)))
 

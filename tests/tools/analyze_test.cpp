@@ -10,6 +10,7 @@
 #include "ops/ops.h"
 #include "tests/models/toys.h"
 #include "tests/support.h"
+#include "tests/tools/analyze_run.h"
 #include "tests/train/oracle_models.h"
 #include "tools/analysis/heads.h"
 
@@ -17,13 +18,6 @@ namespace grt::test {
 namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-std::vector<std::string> arguments(const std::filesystem::path& checkpoint, const std::filesystem::path& data,
-                                   const std::filesystem::path& out, const std::vector<std::string>& more) {
-  std::vector<std::string> all = {"--checkpoint", checkpoint.string(), "--data", data.string(), "--out", out.string()};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
 
 // Of a reference model on its tokens.
 Json analysis(const std::string& model, const std::vector<std::string>& more) {
@@ -35,8 +29,6 @@ Json analysis(const std::string& model, const std::vector<std::string>& more) {
   CHECK(outcome.err.empty());
   return read_json((dir / "out/analysis.json").string());
 }
-
-double number(const Json& json) { return json.get<double>(); }
 
 // --- an independent computation ------------------------------------------------------------------------------------
 
@@ -135,26 +127,6 @@ void check_alike(const Json& a, const Json& b, double tolerance, const std::stri
   } else {
     CHECK(a == b);
   }
-}
-
-// A byte-level model with large random weights, and a text.
-void write_byte_model(const std::filesystem::path& to) {
-  const Json json{
-      {"architecture", "grt"}, {"context_length", 64}, {"d_model", 16}, {"n_heads", 2}, {"n_recurrences", 2}};
-  const auto model = build(json, DType::f32);
-  for (const Param& p : model->params().all())
-    if (p.decayed()) cpu().kernels().multiply({p.var.value()}, p.var.value(), 8);
-  std::vector<NamedTensor> all;
-  for (const Param& p : model->params().all()) all.push_back({p.name, p.var.value()});
-  make_directories(to);
-  write_safetensors(to / "model.safetensors", all);
-  write_file(to / "config.json", model->config_json().dump());
-}
-
-void write_text(const std::filesystem::path& path, int tokens) {
-  std::vector<std::uint16_t> ids;
-  for (int i = 0; i < tokens; ++i) ids.push_back(static_cast<std::uint16_t>(32 + (i * i + i / 7) % 90));
-  write_file(path, {reinterpret_cast<const char*>(ids.data()), 2 * ids.size()});
 }
 
 }  // namespace
@@ -456,118 +428,6 @@ TEST_SUITE("tools") {
     const Json exits = read_json((dir / "out/analysis.json").string())["trajectories"][0]["exits"];
     CHECK(exits.back()["rank"] == 1);
     CHECK(exits.back()["probability"] == exits.back()["top"][0]["probability"]);
-  }
-
-  TEST_CASE("analyze: the tables hold what analysis.json holds, and the summary the losses") {
-    const TempDir dir;
-    const Outcome outcome = run_tool("analyze", arguments(oracle("grt"), oracle("grt") / "tokens.bin", dir / "out",
-                                                          {"--twin", oracle("poisson").string()}));
-    REQUIRE(outcome.code == 0);
-    const Json a = read_json((dir / "out/analysis.json").string());
-    const auto lines = [&](const char* name) {
-      const std::string text = read_file(dir / "out" / name);
-      return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-    };
-    CHECK(lines("exits.csv") == 1 + a["exits"].size());
-    CHECK(lines("gates.csv") == 1 + 3);
-    CHECK(lines("dynamics.csv") == 1 + 3);
-    CHECK(lines("difficulty.csv") == 1 + 10);
-    CHECK(lines("cka.csv") == 1 + 4 * 4 + 4 * 5);
-    CHECK(lines("heads.csv") == 1 + 3 * (2 + 2 * 3 + 1));
-    CHECK(lines("early_exit.csv") == 1 + 4 + 4);
-    CHECK(read_file(dir / "out/exits.csv").starts_with("depth,loss,kl_to_final,reduction,share,trained,flops"));
-    CHECK(contains(read_file(dir / "out/exits.csv"), "\n1," + a["exits"][1]["loss"].dump() + ","));
-    CHECK(contains(outcome.out, fmt::format("{:.4f}", number(a["exits"][1]["loss"]))));
-    CHECK(contains(read_file(dir / "out/report.html"), "</html>"));
-    CHECK(contains(read_file(dir / "out/overview.svg"), "</svg>"));
-    for (const char* key : {"gain", "cka", "heads", "classification"}) CHECK(a["definitions"].contains(key));
-  }
-
-  TEST_CASE("analyze: a directory with something in it is left alone, and nothing is left of a run that fails") {
-    const TempDir dir;
-    const auto run = [&](const std::filesystem::path& out, std::vector<std::string> more) {
-      return run_tool("analyze", arguments(oracle("dense"), oracle("dense") / "tokens.bin", out, more));
-    };
-    make_directories(dir / "out");
-    REQUIRE(run(dir / "out", {}).code == 0);  // empty
-    const std::string before = read_file(dir / "out/analysis.json");
-
-    const Outcome again = run(dir / "out", {});
-    CHECK(again.code == 1);
-    CHECK(contains(again.err, "is not empty"));
-    CHECK(contains(again.err, "--overwrite"));
-    REQUIRE(run(dir / "out", {"--overwrite", "--tokens", "60"}).code == 0);
-    CHECK(read_file(dir / "out/analysis.json") != before);
-    CHECK_FALSE(std::filesystem::exists(dir / "out/gates.csv"));
-
-    write_file(dir / "out/notes.txt", "mine");
-    const Outcome other = run(dir / "out", {"--overwrite"});
-    CHECK(other.code == 1);
-    CHECK(contains(other.err, "notes.txt is no part of an analysis"));
-    CHECK(read_file(dir / "out/notes.txt") == "mine");
-
-    CHECK(run(dir / "deep/er", {"--twin", (dir / "none").string()}).code == 1);
-    CHECK_FALSE(std::filesystem::exists(dir / "deep/er"));
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.path))
-      CHECK(entry.path().filename().string().find("partial") == std::string::npos);
-  }
-
-  TEST_CASE("analyze: errors name the flag") {
-    const TempDir dir;
-    write_byte_model(dir / "bytes");
-    const std::string grt = oracle("grt").string(), tokens = (oracle("grt") / "tokens.bin").string();
-    const std::string out = (dir / "out").string(), bytes = (dir / "bytes").string();
-    write_text(dir / "text.bin", 100);
-    write_file(dir / "file", "x");
-    struct Row {
-      std::vector<std::string> arguments;
-      std::string says;
-    };
-    const std::vector<Row> table = {
-        {{"--data", tokens, "--out", out}, "--checkpoint: expected the directory"},
-        {{"--checkpoint", grt, "--out", out}, "--data: expected a token file"},
-        {{"--checkpoint", grt, "--data", tokens}, "--out: expected a directory"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", (dir / "file").string()}, "this is not a directory"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", grt + "/x"}, "is in the checkpoint"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--tokens", "0"}, "--tokens: must be at least 1"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--batch-size", "0"}, "--batch-size: must be at least"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--depth-beyond", "3"},
-         "--depth-beyond: 3 is not beyond the trained depth 3"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--depth-beyond", "x"}, "--depth-beyond: must be"},
-        {{"--checkpoint", oracle("ouro").string(), "--data", tokens, "--out", out, "--depth-beyond", "9"},
-         "--depth-beyond 9: this model has exits at 1.."},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--twin", bytes}, "--twin " + bytes},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--compare", bytes}, "--compare " + bytes},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--twin", oracle("dense").string()},
-         "dense: its context is 31 tokens, that of --checkpoint 30"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--compare", out}, "out"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--prompt", "x"}, "--prompt: the tokenizer bytes"},
-        {{"--checkpoint", grt, "--data", tokens, "--out", out, "--target", "x"}, "--target: expected --prompt"},
-        {{"--checkpoint", bytes, "--data", (dir / "text.bin").string(), "--out", out, "--prompt", ""},
-         "--prompt: expected a text"},
-        {{"--checkpoint", bytes, "--data", (dir / "text.bin").string(), "--out", out, "--prompt", std::string(65, 'x')},
-         "65 tokens are more than the model's context of 64"},
-    };
-    for (const Row& row : table) {
-      CAPTURE(row.says);
-      const Outcome outcome = run_tool("analyze", row.arguments);
-      CHECK(outcome.code == 1);
-      CHECK(outcome.out.empty());
-      CAPTURE(outcome.err);
-      CHECK(outcome.err.starts_with("analyze: "));
-      CHECK(contains(outcome.err, row.says));
-      CHECK(outcome.err.find('\n') == outcome.err.size() - 1);
-      CHECK_FALSE(std::filesystem::exists(out));
-    }
-  }
-
-  TEST_CASE("analyze: a weight that is not finite is found") {
-    const TempDir dir;
-    write_spoiled("grt", dir / "bad", "core.1.mlp.c_fc.weight", std::nanf(""));
-    const Outcome outcome = run_tool("analyze", arguments(dir / "bad", oracle("grt") / "tokens.bin", dir / "out", {}));
-    CHECK(outcome.code == 1);
-    CHECK(contains(outcome.err, "core.1.mlp.c_fc.weight"));
-    CHECK_FALSE(std::filesystem::exists(dir / "out"));
   }
 }
 

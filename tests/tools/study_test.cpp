@@ -1,5 +1,9 @@
 // tools/study.py over the built binaries: a comparison in small, its table, and going on after an interruption.
 
+#include <chrono>
+#include <csignal>
+#include <thread>
+
 #include "core/files.h"
 #include "core/json.h"
 #include "tests/support.h"
@@ -75,6 +79,27 @@ TEST_SUITE("tools") {
     }
   }
 
+  TEST_CASE("a study that is interrupted says so in one line, saves, and goes on to the same end") {
+    const TempDir dir, other;
+    const Words words = study(dir, {"--steps", "12", "--seeds", "1"});
+    Running interrupted(script(), words);
+    const fs::path log = dir / "out/nano/dense-nano-steps12-seed1/train.jsonl";
+    while (!fs::exists(log) || fs::file_size(log) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    interrupted.signal(SIGTERM);
+    const Outcome stopped = interrupted.wait();
+    CHECK(stopped.code == 128 + SIGTERM);
+    CHECK(stopped.err == "study: interrupted; the same command goes on\n");
+    CHECK(run_tool(script(), words).code == 0);
+    CHECK(run_tool(script(), study(other, {"--steps", "12", "--seeds", "1"})).code == 0);
+    const auto losses = [](const TempDir& at) {
+      std::vector<double> all;
+      const Json results = read_json((at / "out/nano/extrapolate.json").string());
+      for (const Json& row : results["rows"]) all.push_back(row["runs"][0]["loss"].get<double>());
+      return all;
+    };
+    CHECK(losses(dir) == losses(other));
+  }
+
   TEST_CASE("a study says in one line what is wrong with its flags") {
     const TempDir dir;
     const auto error = [&](const Words& more) {
@@ -85,7 +110,11 @@ TEST_SUITE("tools") {
     CHECK(contains(error({"--bin", "/nowhere"}), "--bin: /nowhere/"));
     CHECK(contains(error({"--seeds", "0"}), "--seeds: must be 1 or more, not 0"));
     CHECK(contains(error({"--scale", "large", "--comparison", "ablation"}), "not at large"));
-    CHECK(contains(error({"--data-train", "/nowhere.bin", "--out", (dir / "new").string()}), "exit code"));
+    CHECK(contains(error({"--data-train", "/nowhere.bin", "--out", (dir / "new").string()}),
+                   "--data-train: /nowhere.bin: there is no such file"));
+    CHECK_FALSE(fs::exists(dir / "new/nano/recipe.json"));
+    CHECK(contains(error({"--comparison", "budget", "--steps", "1", "--out", (dir / "few").string()}), "--steps 1"));
+    CHECK(contains(error({"--device", "cpu:7", "--out", (dir / "device").string()}), "--device"));
   }
 }
 

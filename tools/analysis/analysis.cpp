@@ -73,13 +73,11 @@ void check_same_text(const char* flag, const std::string& name, const LanguageMo
         a.tokenizer, a.vocab_size);
 }
 
-void check_finite(const ExitTally& exits, const Source& source) {
-  for (const int depth : exits.depths()) {
-    if (std::isfinite(exits.mean(depth))) continue;
-    const std::string weight = first_bad_weight(source.model.params());
-    fail("{}: the loss at depth {} is {}; {}", source.data.name(), depth, exits.mean(depth),
-         weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
-  }
+void check_finite_loss(double loss, int depth, const std::string& where, const LanguageModel& model) {
+  if (std::isfinite(loss)) return;
+  const std::string weight = first_bad_weight(model.params());
+  fail("{}: the loss at depth {} is {}; {}", where, depth, loss,
+       weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
 }
 
 // One pass over the text, which everything that it shows is taken from.
@@ -108,7 +106,8 @@ void run_survey(Survey& survey, const Source& source, const LanguageModel* twin)
     if (twin) twin->hidden(batch.tokens, twin->depths().full, twin_pass);
     survey.alike.end_batch(batch.tokens.numel());
   });
-  check_finite(survey.exits, source);
+  for (const int depth : survey.exits.depths())
+    check_finite_loss(survey.exits.mean(depth), depth, source.data.name(), source.model);
 }
 
 Json gate_section(const Source& source, const Survey& survey) {
@@ -156,19 +155,36 @@ Json early_exits(const std::string& name, const LanguageModel& model, const Json
   return {{"name", name}, {"architecture", model.config().architecture}, {"points", points}};
 }
 
-Json early_exits_of_other(const AnalysisConfig& config, const std::string& checkpoint, const Source& source) {
+Json early_exits_of_other(const AnalysisConfig& config, const std::string& name, const std::string& checkpoint,
+                          const Source& source) {
   const auto other = load_model(checkpoint, source.model.device(), source.model.params().values().dtype());
   EvalOptions options{.depths = parse_depths("all", *other, "--compare"), .batch_size = config.batch_size};
   options.seed = config.seed;
-  options.progress = [show = shown(fmt::format("exits of {}, window", short_name(checkpoint)))](std::int64_t done,
-                                                                                                std::int64_t all) {
+  options.progress = [show = shown(fmt::format("exits of {}, window", name))](std::int64_t done, std::int64_t all) {
     show(done, all);
     return true;
   };
   Json points = Json::array();
-  for (const auto& [depth, loss] : evaluate(*other, source.data, options).by_depth)
+  for (const auto& [depth, loss] : evaluate(*other, source.data, options).by_depth) {
+    check_finite_loss(loss.mean, depth, checkpoint, *other);
     points.push_back({{"depth", depth}, {"flops_per_token", executed_flops(*other, depth)}, {"loss", loss.mean}});
-  return early_exits(short_name(checkpoint), *other, points);
+  }
+  return early_exits(name, *other, points);
+}
+
+// The checkpoint, its twin and those to compare with. A name that is not the only one of its kind is the whole path.
+Json early_exit_section(const AnalysisConfig& config, const Source& source, const ExitTally& exits) {
+  std::vector<std::string> places = {*config.checkpoint}, names;
+  if (config.twin) places.push_back(*config.twin);
+  places.insert(places.end(), config.compare.begin(), config.compare.end());
+  for (const std::string& place : places) names.push_back(short_name(place));
+  const auto label = [&](std::size_t i) {
+    return std::count(names.begin(), names.end(), names[i]) == 1 ? names[i] : places[i];
+  };
+  Json rows = Json::array({early_exits(label(0), source.model, exits.early_exit_points())});
+  for (std::size_t i = 1; i < places.size(); ++i)
+    rows.push_back(early_exits_of_other(config, label(i), places[i], source));
+  return rows;
 }
 
 Json trajectories_section(const AnalysisConfig& config, const Source& source) {
@@ -239,11 +255,7 @@ Json analyze(const AnalysisConfig& config, Device& device, DType dtype) {
   if (Json weights = measure_weights(*model); !weights.empty()) json["weights"] = weights;
   json["heads"] = measure_heads(source, shown("heads, window"));
   if (!trajectories.is_null()) json["trajectories"] = trajectories;
-  json["early_exit"] =
-      Json::array({early_exits(short_name(*config.checkpoint), *model, survey.exits.early_exit_points())});
-  if (config.twin) json["early_exit"].push_back(early_exits_of_other(config, *config.twin, source));
-  for (const std::string& other : config.compare)
-    json["early_exit"].push_back(early_exits_of_other(config, other, source));
+  json["early_exit"] = early_exit_section(config, source, survey.exits);
   json["definitions"] = definitions();
   return parse_json(to_text(json), "analysis.json");  // as a reader will find it: what is not defined is null
 }

@@ -24,7 +24,8 @@ struct AnalysisConfig {
     v("data", data, "token file, directory of shards or glob to analyze it on");
     v("out", out, "directory for analysis.json, the CSV files, report.html and overview.svg; made, or empty");
     v("twin", twin, "checkpoint whose states are compared with this one's, such as a dense model of as many blocks");
-    v("compare", compare, "checkpoints whose early exits are drawn beside this one's");
+    v("compare", compare,
+      "checkpoints whose early exits, each in windows of its own context, are drawn beside this one's");
     v("tokens", tokens, "how many of the first tokens of the data are predicted");
     v("batch-size", batch_size, "windows at a time; the results do not depend on it");
     v("prompt", prompt, "text whose next word is followed over the exits, besides the built-in ones");
