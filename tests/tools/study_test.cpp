@@ -81,16 +81,16 @@ TEST_SUITE("tools") {
 
   TEST_CASE("a study that is interrupted says so in one line, saves, and goes on to the same end") {
     const TempDir dir, other;
-    const Words words = study(dir, {"--steps", "12", "--seeds", "1"});
+    const Words words = study(dir, {"--steps", "3", "--seeds", "1"});
     Running interrupted(script(), words);
-    const fs::path log = dir / "out/nano/dense-nano-steps12-seed1/train.jsonl";
+    const fs::path log = dir / "out/nano/dense-nano-steps3-seed1/train.jsonl";
     while (!fs::exists(log) || fs::file_size(log) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     interrupted.signal(SIGTERM);
     const Outcome stopped = interrupted.wait();
     CHECK(stopped.code == 128 + SIGTERM);
     CHECK(stopped.err == "study: interrupted; the same command goes on\n");
     CHECK(run_tool(script(), words).code == 0);
-    CHECK(run_tool(script(), study(other, {"--steps", "12", "--seeds", "1"})).code == 0);
+    CHECK(run_tool(script(), study(other, {"--steps", "3", "--seeds", "1"})).code == 0);
     const auto losses = [](const TempDir& at) {
       std::vector<double> all;
       const Json results = read_json((at / "out/nano/extrapolate.json").string());
