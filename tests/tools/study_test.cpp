@@ -57,21 +57,21 @@ TEST_SUITE("tools") {
     CHECK(contains(read_file(dir / "out/nano/extrapolate.svg"), "</svg>"));
     CHECK(contains(read_file(dir / "out/nano/extrapolate.md"), "| grt | 1+1×6+1 | 746,752 |"));
 
-    SUBCASE("again, it trains nothing and says the same") {
+    {  // Again, it trains nothing and says the same.
       const auto log = fs::file_size(dir / "out/nano/train.log");
       const Outcome again = run_tool(script(), study(dir));
       CHECK(again.code == 0);
       CHECK(fs::file_size(dir / "out/nano/train.log") == log);
       CHECK(read_json((dir / "out/nano/extrapolate.json").string()) == results);
     }
-    SUBCASE("a run that has lost its result goes on from its checkpoint") {
+    {  // A run that has lost its result goes on from its checkpoint.
       fs::remove(dir / "out/nano/grt-nano-steps2-seed1/result.json");
       CHECK(run_tool(script(), study(dir)).code == 0);
       CHECK(contains(read_file(dir / "out/nano/train.log"), "2 steps are finished"));
       const Json after = read_json((dir / "out/nano/extrapolate.json").string());
       CHECK(after["rows"][1]["runs"][0]["loss"] == results["rows"][1]["runs"][0]["loss"]);
     }
-    SUBCASE("other steps or data in the same place are refused") {
+    {  // Other steps or data in the same place are refused.
       const Outcome other = run_tool(script(), study(dir, {"--steps", "3"}));
       CHECK(other.code != 0);
       CHECK(contains(other.err, "recipe.json"));
