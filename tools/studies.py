@@ -31,17 +31,18 @@ class Scale:
     dense: str
     steps: int
     recipe: tuple
+    lr: float  # peak
     unit: str
     validation: int  # batches of a validation while training; the last evaluation reads all
     held_out: int = 0  # bytes of the novel held out that are read; 0: all, or the data that is named
 
 
 def paper(dense):
-    return Scale(dense, 20000, ("--recipe", "paper"), "token", 25)
+    return Scale(dense, 20000, ("--recipe", "paper"), 6e-4, "token", 25)
 
 
 SCALES = {
-    "nano": Scale("dense-nano", 2500, ("--batch-size", "4", "--lr", "2e-3"), "byte", 16, 200_000),
+    "nano": Scale("dense-nano", 2500, ("--batch-size", "4"), 2e-3, "byte", 16, 200_000),
     "small": paper("gpt2-small"),
     "medium": paper("gpt2-medium"),
     "large": paper("gpt2-large"),
@@ -96,6 +97,17 @@ def sweep(scale, preset, flag, values, default, printed):
     ]
 
 
+def learning_rate(scale):
+    """Half, once and twice the scale's peak; dense is compared with itself at the same one."""
+    rows = []
+    for factor in (0.5, 1, 2):
+        lr = f"{factor * SCALES[scale].lr:g}"
+        flags = () if factor == 1 else ("--lr", lr)
+        rows.append(Case("dense", SCALES[scale].dense, flags, group=f"lr {lr}"))
+        rows += [Case(method, f"{method}-{scale}", flags, group=f"lr {lr}") for method in METHODS]
+    return rows
+
+
 def budget(scale):
     rows = []
     for factor in (0.5, 1, 2):
@@ -133,6 +145,7 @@ COMPARISONS = {
         dense(scale),
         *sweep(scale, f"grt-{scale}", "gate-temperature", ("0.5", "1", "2"), "1", PRINTED_TEMPERATURE),
     ],
+    "learning-rate": learning_rate,
     "extrapolate": lambda scale: [
         dense(scale), Case("grt", f"grt-{scale}"), Case("poisson", f"poisson-{scale}"),
     ],
@@ -147,6 +160,7 @@ QUESTIONS = {
     "noise": "State noise on row 3 of the ladder, gate noise on the full model",
     "gate-bias": "The gate's initial bias",
     "temperature": "The gate's temperature",
+    "learning-rate": "Half, once and twice the peak learning rate",
     "extrapolate": "Depths beyond those trained",
     "budget": "Half, once and twice the training tokens",
     "horizon": "The ablation ladder on a short and a long schedule",

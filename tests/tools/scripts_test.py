@@ -184,6 +184,18 @@ class Scripts(unittest.TestCase):
         cells = [line.split("|")[9].strip() for line in study_report.table(rows).splitlines()[2:]]
         self.assertEqual(cells, ["", "+1.0000", "+2.0000", "+3.0000"] * 3)
 
+    def test_no_two_curves_of_a_picture_look_alike(self):
+        for comparison in studies.COMPARISONS:
+            looks = study_report.styles([(case, []) for case in studies.cases(comparison, "nano")])
+            self.assertEqual(len(set(looks)), len(looks), comparison)
+            self.assertTrue(all(colour < len(study_report.COLOURS) for colour, _ in looks), comparison)
+
+    def test_a_run_with_one_validation_has_a_picture(self):
+        run = self.study_run(1.5, [6])
+        run["curve"] = run["curve"][:1]
+        options = type("Options", (), {"scale": "nano", "comparison": "isoflop"})
+        self.assertIn("</svg>", study_report.picture(options, studies.SCALES["nano"], [(studies.Case("dense", "d"), [run])]))
+
     def test_the_picture_of_a_study_is_whole_and_lies_in_its_box(self):
         rows = [(case, [self.study_run(1.5 + i / 9, [1, 2, 6])]) for i, case in
                 enumerate(studies.cases("isoflop", "nano"))]
