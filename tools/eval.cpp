@@ -131,10 +131,7 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
 
 void check_finite(const EvalResult& result, const std::string& data, const Params& params) {
   const auto check_loss = [&](const std::string& name, double loss) {
-    if (std::isfinite(loss)) return;
-    const std::string weight = first_bad_weight(params);
-    fail("{}: {} is {}; {}", data, name, loss,
-         weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+    if (!std::isfinite(loss)) fail("{}: {} is {}; {}", data, name, loss, blame_weights(params));
   };
   for (const auto& [at, loss] : result.by_depth) check_loss(fmt::format("the loss at depth {}", at), loss.mean);
   for (const auto& [name, loss] : result.further) check_loss(name, loss.mean);

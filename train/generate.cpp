@@ -183,10 +183,8 @@ std::vector<double> Decoder::logits_of(const Tensor& z) const {
 void Decoder::check_finite(std::span<const double> logits) const {
   const auto bad = std::find_if(logits.begin(), logits.end(), [](double l) { return !std::isfinite(l); });
   if (bad == logits.end()) return;
-  const std::string weight = first_bad_weight(model_.params());
   fail("the logit of id {} is {} after {} tokens; {}", (bad - logits.begin()) % model_.config().vocab_size, *bad,
-       dropped_ + static_cast<std::int64_t>(windows_[0].size()),
-       weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+       dropped_ + static_cast<std::int64_t>(windows_[0].size()), blame_weights(model_.params()));
 }
 
 // Halves of a full context, as many as are needed, so that its oldest tokens go a few times in a long text and not at

@@ -74,10 +74,8 @@ void check_same_text(const char* flag, const std::string& name, const LanguageMo
 }
 
 void check_finite_loss(double loss, int depth, const std::string& where, const LanguageModel& model) {
-  if (std::isfinite(loss)) return;
-  const std::string weight = first_bad_weight(model.params());
-  fail("{}: the loss at depth {} is {}; {}", where, depth, loss,
-       weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+  if (!std::isfinite(loss))
+    fail("{}: the loss at depth {} is {}; {}", where, depth, loss, blame_weights(model.params()));
 }
 
 // One pass over the text, which everything that it shows is taken from.

@@ -209,10 +209,8 @@ void check_ids(std::span<const Request> requests, int vocab) {
 void check_finite(const std::vector<std::vector<Score>>& scores, const Params& params) {
   for (const std::vector<Score>& by_depth : scores) {
     for (const Score& score : by_depth) {
-      if (std::isfinite(score.log_likelihood)) continue;
-      const std::string weight = first_bad_weight(params);
-      fail("a log-likelihood is {}; {}", score.log_likelihood,
-           weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+      if (!std::isfinite(score.log_likelihood))
+        fail("a log-likelihood is {}; {}", score.log_likelihood, blame_weights(params));
     }
   }
 }
