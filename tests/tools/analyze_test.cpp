@@ -135,7 +135,7 @@ TEST_SUITE("tools") {
   TEST_CASE("analyze: exits, forced gates and their sums are those of the reference") {
     const Json expected = oracle_values("grt"), a = analysis("grt", {"--depth-beyond", "5", "--dtype", "f64"});
     CHECK(a["tokens"] == expected["tokens_predicted"]);
-    CHECK(a["layout"] == "2+2x3+1");
+    CHECK(a["layout"] == "2+2×3+1");
     double sum = 0, shares = 0;
     for (const Json& exit : a["exits"]) {
       CHECK(std::abs(number(exit["loss"]) -

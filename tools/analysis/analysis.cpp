@@ -14,6 +14,7 @@
 #include "tools/analysis/weights.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
+#include "train/describe.h"
 #include "train/evaluate.h"
 #include "train/optimizer.h"
 #include "train/progress.h"
@@ -40,12 +41,6 @@ std::string short_name(const std::string& checkpoint) {
   if (!path.has_filename()) path = path.parent_path();
   const std::string last = path.filename().string();
   return step_number(last) ? path.parent_path().filename().string() + "/" + last : last;
-}
-
-std::string layout(const Json& c) {
-  if (c.contains("n_layers")) return fmt::format("{} layers", c["n_layers"].get<int>());
-  return fmt::format("{}+{}x{}+{}", c["n_prelude"].get<int>(), c["n_core"].get<int>(), c["n_recurrences"].get<int>(),
-                     c["n_coda"].get<int>());
 }
 
 // The exits within the trained depth, and those beyond.
