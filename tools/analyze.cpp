@@ -32,15 +32,17 @@ int run(int argc, char** argv) {
   if (!flags.parse(argc, argv)) return 0;
   check_output(config);
   const std::unique_ptr<Device> device = device_flags.open();
-  { const OutputDirectory probe(*config.out, config.overwrite); }  // fails now, not after the work
+  check_place(*config.out, config.overwrite);
+  { const DirectoryWriter probe(*config.out); }  // fails now, not after the work
 
   const Json analysis = analyze(config, *device, device_flags.type());
-  OutputDirectory out(*config.out, config.overwrite);  // not before: an interrupted analysis leaves nothing
-  write_file(out.path() / "analysis.json", to_text(analysis, 1) + "\n");
-  for (const auto& [name, text] : csv_files(analysis)) write_file(out.path() / name, text);
-  write_report(analysis, out.path() / "report.html");
-  write_overview_svg(analysis, out.path() / "overview.svg");
-  out.commit();
+  DirectoryWriter out(*config.out);  // not before: an interrupted analysis leaves nothing
+  write_file(out / "analysis.json", to_text(analysis, 1) + "\n");
+  for (const auto& [name, text] : csv_files(analysis)) write_file(out / name, text);
+  write_report(analysis, out / "report.html");
+  write_overview_svg(analysis, out / "overview.svg");
+  check_place(*config.out, config.overwrite);  // again: much may have been put there since
+  out.replace();
   fmt::print("{}report: {}\n", summary(analysis), (fs::path(*config.out) / "report.html").string());
   return 0;
 }

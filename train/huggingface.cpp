@@ -152,10 +152,11 @@ void write_huggingface(const fs::path& out, const LanguageModel& model, DType dt
     tensors.push_back({"transformer." + bias_of(p.name), stored_as(zeros, dtype)});
   }
   const Json config = huggingface_config(model.config_json(), dtype);
-  write_directory(out, [&](const fs::path& directory) {
-    write_file(directory / "config.json", to_text(config, 2) + "\n");
-    write_safetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
-  });
+  check_new(out);
+  DirectoryWriter directory(out);
+  write_file(directory / "config.json", to_text(config, 2) + "\n");
+  write_safetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
+  directory.commit();
 }
 
 }  // namespace grt

@@ -1,7 +1,5 @@
 #include "train/interchange.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -191,36 +189,21 @@ Tensor stored_as(const Tensor& f32, DType dtype) {
   return narrow;
 }
 
-void write_directory(const fs::path& out, const std::function<void(const fs::path&)>& write) {
-  fs::path target = fs::absolute(out).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();
+void check_new(const fs::path& out) {
   std::error_code ignored;
-  check(!fs::exists(fs::symlink_status(target, ignored)) || (fs::is_directory(target, ignored) && fs::is_empty(target)),
+  check(!fs::exists(fs::symlink_status(out, ignored)) || (fs::is_directory(out, ignored) && fs::is_empty(out, ignored)),
         "{}: exists already; the result goes into a new directory", out.string());
-  const fs::path temporary = target.parent_path() / fmt::format(".{}.tmp-{}", target.filename().string(), getpid());
-  try {
-    make_directories(temporary);
-    write(temporary);
-    sync_directory(temporary);
-    fs::rename(temporary, target);
-    sync_directory(target.parent_path());
-  } catch (const fs::filesystem_error& e) {
-    fs::remove_all(temporary, ignored);
-    fail("{}: cannot be written: {}", out.string(), e.code().message());
-  } catch (...) {
-    fs::remove_all(temporary, ignored);
-    throw;
-  }
 }
 
 void write_checkpoint(const fs::path& out, const LanguageModel& model, DType dtype,
                       const std::map<std::string, std::string>& metadata) {
   std::vector<NamedTensor> tensors;
   for (const Param& p : model.params().all()) tensors.push_back({p.name, stored_as(p.var.value(), dtype)});
-  write_directory(out, [&](const fs::path& directory) {
-    write_file(directory / "config.json", to_text(model.config_json(), 1) + "\n");
-    write_safetensors(directory / "model.safetensors", tensors, metadata);
-  });
+  check_new(out);
+  DirectoryWriter directory(out);
+  write_file(directory / "config.json", to_text(model.config_json(), 1) + "\n");
+  write_safetensors(directory / "model.safetensors", tensors, metadata);
+  directory.commit();
 }
 
 }  // namespace grt

@@ -39,11 +39,10 @@ void read_tensors(Params& params, const TensorFiles& files, const Origins& origi
 // The parameter as f32 or rounded to BF16 (to the nearest, ties to even).
 Tensor stored_as(const Tensor& f32, DType dtype);
 
-// A new directory `out` that appears when `write`(directory) has filled it, or not at all. Throws Error where something
-// other than an empty directory is there.
-void write_directory(const fs::path& out, const std::function<void(const fs::path&)>& write);
+// Throws Error where something other than an empty directory is at `out`.
+void check_new(const fs::path& out);
 
-// config.json and model.safetensors in our format.
+// config.json and model.safetensors in our format, in a new directory.
 void write_checkpoint(const fs::path& out, const LanguageModel& model, DType dtype,
                       const std::map<std::string, std::string>& metadata);
 

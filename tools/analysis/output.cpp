@@ -1,12 +1,7 @@
 #include "tools/analysis/output.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <vector>
 
 #include "core/error.h"
@@ -16,18 +11,6 @@ namespace {
 
 constexpr std::array kFiles = {"analysis.json", "report.html",    "overview.svg", "exits.csv",      "gates.csv",
                                "dynamics.csv",  "difficulty.csv", "cka.csv",      "early_exit.csv", "heads.csv"};
-
-void check_place(const fs::path& out, const std::string& given, bool overwrite) {
-  std::error_code ignored;
-  if (!fs::exists(fs::symlink_status(out, ignored))) return;
-  check(fs::is_directory(out), "--out {}: this is not a directory", given);
-  for (const auto& entry : fs::directory_iterator(out)) {
-    const std::string name = entry.path().filename().string();
-    check(overwrite, "--out {}: is not empty ({}); use --overwrite to replace an earlier analysis", given, name);
-    check(std::find(kFiles.begin(), kFiles.end(), name) != kFiles.end(),
-          "--out {}: {} is no part of an analysis, so --overwrite does not remove it", given, name);
-  }
-}
 
 // --- tables ----------------------------------------------------------------------------------------------------------
 
@@ -78,29 +61,17 @@ Json flattened(const Json& list, const char* inner) {
 
 }  // namespace
 
-OutputDirectory::OutputDirectory(const std::string& out, bool overwrite) {
+void check_place(const std::string& out, bool overwrite) {
   check(!out.empty(), "--out: expected a directory");
-  out_ = fs::weakly_canonical(fs::absolute(out));
-  if (!out_.has_filename()) out_ = out_.parent_path();
-  check(out_.has_filename(), "--out {}: expected a directory below the root", out);
-  check_place(out_, out, overwrite);
-  make_directories(out_.parent_path());
-  partial_ = out_.parent_path() / fmt::format(".{}.partial-{}", out_.filename().string(), getpid());
-  make_directories(partial_);
-}
-
-OutputDirectory::~OutputDirectory() {
   std::error_code ignored;
-  if (!committed_) fs::remove_all(partial_, ignored);
-}
-
-void OutputDirectory::commit() {
-  sync_directory(partial_);
-  for (const char* file : kFiles) fs::remove(out_ / file);  // an earlier analysis
-  check(std::rename(partial_.c_str(), out_.c_str()) == 0, "--out {}: cannot be put in place: {}", out_.string(),
-        std::strerror(errno));
-  committed_ = true;
-  sync_directory(out_.parent_path());
+  if (!fs::exists(fs::symlink_status(out, ignored))) return;
+  check(fs::is_directory(out), "--out {}: this is not a directory", out);
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    check(overwrite, "--out {}: is not empty ({}); use --overwrite to replace an earlier analysis", out, name);
+    check(std::find(kFiles.begin(), kFiles.end(), name) != kFiles.end(),
+          "--out {}: {} is no part of an analysis, so --overwrite does not remove it", out, name);
+  }
 }
 
 std::map<std::string, std::string> csv_files(const Json& analysis) {
