@@ -154,12 +154,12 @@ double bits(double nats) { return nats / std::numbers::ln2; }
 void print_table(const EvalResult& result, const LanguageModel& model) {
   const bool bytes = model.config().tokenizer == "bytes";
   fmt::print("{:>6}  {:>12}  {:>12}  {:>12}{}  {:>12}\n", "depth", "loss", "std. error", "perplexity",
-             bytes ? "  bits per byte" : "", "GFLOP/token");
+             bytes ? "  bits per byte" : "", "MFLOP/token");
   for (const auto& [depth, loss] : result.by_depth) {
     const Flops flops = model.flops(model.config().context_length, depth);
     fmt::print("{:>6}  {:>12.6f}  {:>12.6f}  {:>12.6g}", depth, loss.mean, loss.standard_error, std::exp(loss.mean));
     if (bytes) fmt::print("  {:>13.6f}", bits(loss.mean));
-    fmt::print("  {:>12.6g}{}\n", (flops.executed_body + flops.executed_head) / 1e9,
+    fmt::print("  {:>12.3f}{}\n", (flops.executed_body + flops.executed_head) / 1e6,
                depth > model.depths().full ? "  deeper than trained for" : "");
   }
   for (const auto& [name, loss] : result.further)
@@ -223,8 +223,10 @@ Json evaluate_data(const Options& options, const LanguageModel& model, const Tok
   }
   if (options.logits) write_logits(*options.logits, model, data, depth, eval);
 
-  fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
-             model.config().context_length);
+  fmt::print("{}: {} tokens predicted in {} windows of up to {}{}{}\n", data.name(), result.tokens, result.windows,
+             model.config().context_length,
+             options.forced_gate ? fmt::format(", the gate forced to {}", *options.forced_gate) : "",
+             eval.kv == KvStrategy::full ? "" : fmt::format(", token by token on the cache \"{}\"", options.kv));
   print_table(result, model);
   Json json = losses(result, depth, model.config().tokenizer == "bytes");
   if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
