@@ -2,6 +2,7 @@
 #include "core/files.h"
 
 #include <fcntl.h>
+#include <stdio.h>  // renameat2
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -142,6 +143,31 @@ void FileWriter::commit() {
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno(path_, "put in place");
   temporary_.clear();
   sync_directory(directory_of(path_));
+}
+
+DirectoryWriter::DirectoryWriter(const fs::path& path) : path_(canonical_form(path)) {
+  if (!path_.has_filename()) path_ = path_.parent_path();
+  temporary_ = path_.parent_path() / fmt::format(".{}.tmp-{}", path_.filename().string(), getpid());
+  make_directories(temporary_);
+}
+
+DirectoryWriter::~DirectoryWriter() {
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);  // after replace() this is what was there before
+}
+
+void DirectoryWriter::commit() { put_in_place(0); }
+
+void DirectoryWriter::replace() {
+  std::error_code ignored;
+  put_in_place(fs::exists(fs::symlink_status(path_, ignored)) ? RENAME_EXCHANGE : 0);
+}
+
+void DirectoryWriter::put_in_place(unsigned how) {
+  sync_directory(temporary_);
+  if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), how) != 0)
+    fail_with_errno(path_, "put in place");
+  sync_directory(path_.parent_path());
 }
 
 void write_file(const fs::path& path, std::string_view content) {

@@ -40,6 +40,26 @@ class FileWriter {
   bool committed_ = false;
 };
 
+// A directory under construction beside `path`: its files are written under another name until commit() or replace()
+// puts it in place. Without them nothing is left. Every failure throws Error naming `path`. A link to a directory is
+// followed. A process that is killed leaves `.NAME.tmp-PID`.
+class DirectoryWriter {
+ public:
+  explicit DirectoryWriter(const fs::path& path);
+  ~DirectoryWriter();
+  DirectoryWriter(const DirectoryWriter&) = delete;
+  DirectoryWriter& operator=(const DirectoryWriter&) = delete;
+
+  fs::path operator/(const std::string& name) const { return temporary_ / name; }
+  void commit();   // where nothing is yet, or an empty directory
+  void replace();  // whatever is there, which is removed; at no moment is neither there
+
+ private:
+  void put_in_place(unsigned how);
+
+  fs::path path_, temporary_;
+};
+
 void write_file(const fs::path& path, std::string_view content);  // FileWriter in one call
 // Throws above `limit` bytes, and for what is not a regular file (without waiting for a FIFO's other end).
 std::string read_file(const fs::path& path, std::uint64_t limit = 1ull << 32);

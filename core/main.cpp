@@ -47,6 +47,7 @@ void report(const char* program, std::string text) noexcept {
   for (char& c : text) {
     if (c == '\n' || c == '\r') c = ' ';
   }
+  std::fflush(stdout);  // what was said before comes before
   std::fputs(program, stderr);
   std::fputs(": ", stderr);
   std::fputs(text.c_str(), stderr);

@@ -61,7 +61,18 @@ Var LanguageModel::hidden(const Tensor& tokens, int depth, const Pass& pass) con
 }
 
 Var LanguageModel::loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const {
-  return cross_entropy(hidden(tokens, depth, pass), backbone_->wte->var, targets, config().vocab_size);
+  return head_loss(hidden(tokens, depth, pass), targets, pass);
+}
+
+Var LanguageModel::head_loss(const Var& z, const Tensor& targets, const Pass& pass) const {
+  const Var& head = backbone_->wte->var;
+  if (!pass.teacher) return cross_entropy(z, head, targets, config().vocab_size);
+  return distillation(z, head, targets, pass.teacher->z, pass.teacher->head, config().vocab_size, pass.teacher->rule);
+}
+
+// Routing is causal, as where text is generated: a teacher must not see the tokens it is asked for.
+Teacher LanguageModel::teach(const Tensor& tokens, const Distillation& rule) const {
+  return {hidden(tokens, depths().full, {.causal_routing = true}).value(), backbone_->wte->var.value(), rule};
 }
 
 std::map<std::string, Tensor> LanguageModel::further_losses(const Tensor&, const Tensor&, const Pass&) const {

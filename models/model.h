@@ -19,7 +19,8 @@ namespace grt {
 // equations). All models: "embedding"; "state", which dense has after each block. Besides, ouro: "exit_logit", of
 // stopping at an exit that is visited, (..., 1). grt and poisson: "anchor", what re-enters each step. All recurrent
 // ones but mor: "input" and "proposal", what enters and leaves the core. grt: "gate_logit", before tau divides it. mor:
-// "routed", the positions a step takes, (B, k) i32, filled up with -1.
+// "routed", the positions a step takes, (B, k) i32, filled up with -1, and "router_logit", sequence by sequence those
+// of the positions among which it chooses; causally from step 2 on.
 using Look = std::function<void(std::string_view what, int step, const Tensor& value)>;
 
 // Analysis in evaluation: what stands in the anchor's place in the input of each step.
@@ -40,6 +41,12 @@ struct Halting {
   std::vector<int>* depths = nullptr;  // if given, becomes the steps of each row
 };
 
+// What a model learns from besides the targets: another model's state at its head (B, T, d'), and that head.
+struct Teacher {
+  Tensor z, head;
+  Distillation rule;
+};
+
 // Everything a forward pass may depend on besides its tokens. The models have no modes.
 struct Pass {
   bool training = false;  // noise on
@@ -49,6 +56,7 @@ struct Pass {
   KvCache* cache = nullptr;  // earlier tokens; of several exits, the last one's coda stays. Made for at least its depth
   std::optional<float> forced_gate = {};  // grt, analysis only: the gate's value everywhere
   bool exit_gate_alone = false;           // ouro: loss() is that of the exit gate's own training, the model frozen
+  const Teacher* teacher = nullptr;       // loss(): cross-entropy becomes distillation; not for ouro
   bool causal_routing = false;            // mor: no token's way depends on later ones; else by top-k over the sequence
   const Halting* halting = nullptr;       // with a cache and one depth, where LanguageModel::halts
   const Look* look = nullptr;             // with `recompute`, sees a step again on the way back
@@ -115,6 +123,8 @@ class LanguageModel {
   // Losses of each row (R) that a model reports besides those of its exits, by the name they are reported under.
   virtual std::map<std::string, Tensor> further_losses(const Tensor& tokens, const Tensor& targets,
                                                        const Pass& pass) const;
+  // What this model, at full depth, teaches on `tokens`. Not to be recorded.
+  Teacher teach(const Tensor& tokens, const Distillation& rule) const;
   Tensor logits(
       const Tensor& z) const;  // (..., d) -> (..., padded_vocab_size); columns from vocab_size on mean nothing
   Tensor losses(const Tensor& z, const Tensor& targets) const;  // (R), in nats
@@ -133,6 +143,8 @@ class LanguageModel {
 
  protected:
   Var embed(const Tensor& tokens, const Pass& pass) const;  // wte[token] + wpe[position], as each pass begins
+  // The loss of one exit's state: cross-entropy, or what pass.teacher makes of it.
+  Var head_loss(const Var& z, const Tensor& targets, const Pass& pass) const;
 
   Params params_;
   std::optional<Backbone> backbone_;

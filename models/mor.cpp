@@ -90,8 +90,7 @@ Var Mor::loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass
   check(!pass.causal_routing, "mor: the loss is that of top-k routing");
   Var aux, z;
   visit_exits(routed_by_top_k(tokens, pass, &aux), std::span(&depth, 1), pass, [&](int, const Var& exit) { z = exit; });
-  return cross_entropy(z, backbone_->wte->var, targets, config_.vocab_size) +
-         scale(aux, static_cast<float>(config_.router_aux_weight));
+  return head_loss(z, targets, pass) + scale(aux, static_cast<float>(config_.router_aux_weight));
 }
 
 // --- top-k -----------------------------------------------------------------------------------------------------------
@@ -112,6 +111,8 @@ Var Mor::top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* 
   const std::int64_t batch = routed.dim(0), before = routed.dim(1);
   const Var x = gather_rows(h, routed);
   const Var z = run([this, x, r] { return routers_[r](x); });
+
+  pass.show("router_logit", r + 1, z);
 
   // g grows with z, which tells more values apart.
   const TopK top = top_k(z.value().view({batch, before}), mor_capacity(h.shape()[1], r + 1, config_.n_recurrences));
@@ -145,8 +146,8 @@ RecurrentModel::Unrolled Mor::routed_causally(const Tensor& tokens, const Pass& 
   std::iota(all.begin(), all.end(), 0);
   const auto step = [this, routed = all, own, pass](const Var& before, int r) mutable {
     for (std::int64_t b = 0; own && b < own->sequences(); ++b) own->forget(b, 0);
-    const Var after = own ? causal_step(before.value(), r, routed, *own, 0)
-                          : causal_step(before.value(), r, routed, *pass.cache, core_slot(r));
+    const Var after = own ? causal_step(before.value(), r, routed, *own, 0, pass)
+                          : causal_step(before.value(), r, routed, *pass.cache, core_slot(r), pass);
     if (pass.look) pass.show("routed", r + 1, filled_up(routed, before.shape(), device()));
     return after;
   };
@@ -154,11 +155,12 @@ RecurrentModel::Unrolled Mor::routed_causally(const Tensor& tokens, const Pass& 
 }
 
 // `routed`, the rows that the step before took, becomes this one's. The core's applications begin at `slot` of `cache`.
-Var Mor::causal_step(const Tensor& h, int r, Positions& routed, KvCache& cache, int slot) const {
+Var Mor::causal_step(const Tensor& h, int r, Positions& routed, KvCache& cache, int slot, const Pass& pass) const {
   if (routed.empty()) return h;
   const Tensor rows = h.view({1, h.shape().rows(), h.shape().last()});
   Var x = gather_rows(rows, index_of(routed, device())), z = routers_[r](x);
   if (r > 0) {
+    pass.show("router_logit", r + 1, z);
     const Positions chosen = positive(z.value());
     Positions kept;
     for (const std::int32_t i : chosen) kept.push_back(routed[i]);

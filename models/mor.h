@@ -36,7 +36,7 @@ class Mor final : public RecurrentModel {
   Unrolled routed_by_top_k(const Tensor& tokens, const Pass& pass, Var* aux) const;
   Var top_k_step(const Var& h, int r, Tensor& routed, const Pass& pass, Var* aux) const;
   Unrolled routed_causally(const Tensor& tokens, const Pass& pass) const;
-  Var causal_step(const Tensor& h, int r, Positions& routed, KvCache& cache, int slot) const;
+  Var causal_step(const Tensor& h, int r, Positions& routed, KvCache& cache, int slot, const Pass& pass) const;
 
   MorConfig config_;
   std::vector<Router> routers_;  // of each step

@@ -45,6 +45,7 @@ Ouro::Exits Ouro::run_exits(const Tensor& tokens, const Tensor& targets, int dep
 }
 
 Var Ouro::loss(const Tensor& tokens, const Tensor& targets, int depth, const Pass& pass) const {
+  check(!pass.teacher, "ouro: weights the losses of its exits token by token; it cannot learn from a teacher");
   if (pass.exit_gate_alone) {
     Pass frozen = pass;
     frozen.recompute = false;  // nothing is recorded but the gate

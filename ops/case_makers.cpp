@@ -60,6 +60,22 @@ Tensor every_other(int64_t batch, int64_t k, Device& device) {
   return index;
 }
 
+// Constants of standard deviation `std`, functions of their site: uniform, by a hash so cheap that bench does not time
+// it.
+Tensor constant(const Shape& shape, std::uint32_t site, double std, const Tensor& like) {
+  return visit_real(like.dtype(), [&]<class T>() {
+    std::vector<T> values(shape.numel());
+    const T step = static_cast<T>(static_cast<float>(std * 1.7320508 / 512));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::uint32_t mixed = (static_cast<std::uint32_t>(i) + site * 977) * 2654435761u;
+      values[i] = step * static_cast<T>(static_cast<int>(mixed >> 22) - 512);
+    }
+    const Tensor t = Tensor::from<T>(shape, values, like.device());
+    like.device().sync();  // before `values` dies
+    return t;
+  });
+}
+
 }  // namespace
 
 OpCase scale_case(std::string variant, Shape x, float s) {
@@ -239,6 +255,34 @@ OpCase cross_entropy_case(std::string variant, Shape z, int64_t padded, int64_t 
               },
           .forward = work.forward,
           .backward = {3 * work.forward.flops, 3 * work.forward.elements},
+          .gradient_in_forward = true};
+}
+
+OpCase distillation_case(std::string variant, Shape z, int64_t teacher_width, int64_t padded, int64_t vocab,
+                         Distillation rule, int64_t chunk_bytes) {
+  const Shape targets = z.rank() == 3 ? Shape{z[0], z[1]} : Shape{z[0]};
+  const Shape teacher_z = z.with_last(teacher_width), teacher_w{padded, teacher_width};
+  const double rows = static_cast<double>(z.rows()), width = static_cast<double>(z.last()),
+               taught = static_cast<double>(teacher_width), ids = static_cast<double>(padded);
+  // The logits of both; backward, the student's two products besides.
+  const Work forward{2 * rows * ids * (width + taught), rows * (width + taught + 2 * ids) + ids * (width + taught)};
+  const Work products{4 * rows * ids * width, 2 * (rows * width + rows * ids + ids * width)};
+  return {.op = "distillation",
+          .variant = std::move(variant),
+          .inputs = {{z}, {{padded, z.last()}, 0.5}, {targets, 0, vocab}},
+          .run =
+              [=](Vars v) {
+                return distillation(v[0], v[1], v[2].value(), constant(teacher_z, 1, 1, v[0].value()),
+                                    constant(teacher_w, 2, 0.5, v[0].value()), vocab, rule, chunk_bytes);
+              },
+          .reference =
+              [=](Tensors t) {
+                const Values losses = reference::distillation(t[0], t[1], t[2], constant(teacher_z, 1, 1, t[0]),
+                                                              constant(teacher_w, 2, 0.5, t[0]), vocab, rule);
+                return Values{std::accumulate(losses.begin(), losses.end(), 0.0) / rows};
+              },
+          .forward = forward,
+          .backward = {forward.flops + products.flops, forward.elements + products.elements},
           .gradient_in_forward = true};
 }
 

@@ -32,6 +32,9 @@ OpCase cached_attention_case(std::string variant, std::int64_t batch, std::int64
                              std::int64_t width, int heads);
 OpCase cross_entropy_case(std::string variant, Shape z, std::int64_t padded, std::int64_t vocab,
                           std::int64_t chunk_bytes);
+// z (..., C) and a teacher's state of `teacher_width`; both heads have `padded` rows.
+OpCase distillation_case(std::string variant, Shape z, std::int64_t teacher_width, std::int64_t padded,
+                         std::int64_t vocab, Distillation rule, std::int64_t chunk_bytes = kLossChunkBytes);
 OpCase token_losses_case(std::string variant, Shape z, std::int64_t padded, std::int64_t vocab,
                          std::int64_t chunk_bytes);
 OpCase exit_distribution_case(std::string variant, std::int64_t rows, std::int64_t exits);

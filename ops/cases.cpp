@@ -97,6 +97,11 @@ std::vector<OpCase> basic_cases() {
       cross_entropy_case("one row", {1, 1, 5}, 8, 7, kLossChunkBytes),
       cross_entropy_case("chunks of one row", {7, 5}, 16, 11, 1),
       cross_entropy_case("several chunks, the last shorter", {2, 9, 5}, 16, 11, 5 * 16 * 4),
+      distillation_case("", {2, 3, 5}, 7, 16, 11, {0.5, 1}),
+      distillation_case("the teacher alone, temperature", {2, 3, 5}, 7, 16, 11, {1, 2.5}),
+      distillation_case("no teacher", {2, 3, 5}, 7, 16, 11, {0, 2}),
+      distillation_case("chunks of one row", {7, 5}, 3, 16, 11, {0.3, 0.7}, 1),
+      distillation_case("several chunks, the last shorter", {2, 9, 5}, 6, 67, 67, {0.7, 2}, 5 * 67 * 4),
       token_losses_case("padded vocabulary", {2, 3, 5}, 16, 11, kLossChunkBytes),
       token_losses_case("chunks of one row", {7, 5}, 16, 11, 1),
       token_losses_case("several chunks", {2, 9, 5}, 16, 11, 5 * 16 * 4),
@@ -162,6 +167,7 @@ std::vector<OpCase> cases_at(const Size& s) {
       cached_attention_case(at("cache"), s.batch, s.time - 2, 1, s.width, s.heads),
       cross_entropy_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
       token_losses_case(at(""), x, s.padded, s.vocab, kLossChunkBytes),
+      distillation_case(at(""), x, s.width, s.padded, s.vocab, {0.5, 2}),
       exit_distribution_case(at("10 exits"), x.rows(), 10),
       exit_loss_case(at("10 exits"), x.rows(), 10, 0.05),
       exit_gate_loss_case(at("10 exits"), x.rows(), 10),
@@ -195,12 +201,11 @@ Tensor filled(const Shape& shape, Device& device, F&& value) {
 }  // namespace
 
 std::vector<OpCase> op_cases() {
-  std::vector<OpCase> all;
-  for (const OpCase& c : basic_cases()) {
-    all.push_back(c);
-    if (!c.differentiable) continue;
-    all.push_back(used_twice(c));
-    all.push_back(recomputed(c));
+  std::vector<OpCase> all = basic_cases();
+  for (std::size_t i = 0, n = all.size(); i < n; ++i) {
+    if (!all[i].differentiable) continue;
+    all.push_back(used_twice(all[i]));
+    all.push_back(recomputed(all[i]));
   }
   return all;
 }

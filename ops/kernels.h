@@ -34,6 +34,13 @@ struct GateNoise {
   NoiseKey key = {};
 };
 
+// What a student learns: (1 - weight) cross-entropy + weight t^2 KL(teacher || student), both distributions
+// softmax(logits / t) with t the temperature. t^2 keeps the gradient's size. Source: Hinton et al. 2015,
+// arXiv:1503.02531.
+struct Distillation {
+  double weight = 0.5, temperature = 1;
+};
+
 // One AdamW update (Loshchilov & Hutter 2019): with g' = grad_scale g and bias corrections 1/(1-beta^t),
 //   p <- p (1 - lr weight_decay);  p <- p - lr m^ / (sqrt(v^) + eps).
 struct AdamW {
@@ -103,6 +110,11 @@ struct Kernels {
   // columns from vocab on. logits (R, Vp), targets (R) i32. dlogits.to may be logits itself.
   virtual void cross_entropy(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& targets,
                              std::int64_t vocab, double scale) = 0;
+
+  // losses (R) of a Distillation over the first vocab columns of logits (R, Vp) and teacher (R, Vq), and dlogits =
+  // scale times their derivative, zero in the columns from vocab on. dlogits.to may be logits itself.
+  virtual void distillation(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& teacher,
+                            const Tensor& targets, std::int64_t vocab, const Distillation& rule, double scale) = 0;
 
   // losses = -t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)), all of one shape, t in [0, 1]; and
   // dz = factor dloss[0] (sigmoid(z) - t).

@@ -1,4 +1,4 @@
-// Next-token cross-entropy straight from the last hidden state, in chunks of rows.
+// Next-token losses straight from the last hidden state, in chunks of rows.
 #include <algorithm>
 
 #include "ops/ops.h"
@@ -22,22 +22,21 @@ void for_chunks(const Tensor& z, const Tensor& w, const Tensor& targets, std::in
   }
 }
 
-void check_shapes(const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab) {
-  check(w.shape() == Shape{w.dim(0), z.shape().last()}, "cross_entropy: z is {}, so w must be (V, {}), not {}",
-        z.shape(), z.shape().last(), w.shape());
+void check_shapes(const char* op, const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab) {
+  check(w.shape() == Shape{w.dim(0), z.shape().last()}, "{}: z is {}, so w must be (V, {}), not {}", op, z.shape(),
+        z.shape().last(), w.shape());
   check(targets.numel() == z.shape().rows() && targets.dtype() == DType::i32,
-        "cross_entropy: z is {}, so there must be {} targets (i32), not {}", z.shape(), z.shape().rows(),
-        targets.shape());
-  check(0 < vocab && vocab <= w.dim(0), "cross_entropy: vocab is {}, w has {} rows", vocab, w.dim(0));
-  check(targets.numel() > 0, "cross_entropy: there are no targets");
+        "{}: z is {}, so there must be {} targets (i32), not {}", op, z.shape(), z.shape().rows(), targets.shape());
+  check(0 < vocab && vocab <= w.dim(0), "{}: vocab is {}, w has {} rows", op, vocab, w.dim(0));
+  check(targets.numel() > 0, "{}: there are no targets", op);
 }
 
-}  // namespace
-
-// With p = softmax(logits), N rows:  dlogits = (p - onehot(target)) / N,  dz = dlogits w,  dw = dlogits^T z.
-// Both are computed here, for an upstream gradient of 1, and scaled by the one that comes.
-Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab, std::int64_t chunk_bytes) {
-  check_shapes(z.value(), w.value(), targets, vocab);
+// The mean over all rows of the losses of `kernel`(losses, dlogits, logits, targets, first row, scale) on each chunk of
+// logits z w^T. It also gives scale dlogits, from which  dz = dlogits w,  dw = dlogits^T z.  Both are computed here,
+// for an upstream gradient of 1, and scaled by the one that comes.
+template <class Kernel>
+Var mean_loss(const char* op, const Var& z, const Var& w, const Tensor& targets, std::int64_t chunk_bytes,
+              Kernel&& kernel) {
   const std::int64_t rows = z.shape().rows();
   const DType dtype = z.value().dtype();
   const bool wanted = recorded({z, w});
@@ -46,23 +45,56 @@ Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_
   const Tensor dw = wanted && w.wants_grad() ? Tensor::like(w.value()) : Tensor();
 
   Kernels& k = z.kernels();
+  const double scale = 1.0 / static_cast<double>(rows);
   for_chunks(z.value(), w.value(), targets, chunk_bytes,
              [&](const Tensor& part, const Tensor& target, const Tensor& logits, std::int64_t begin) {
                const std::int64_t n = part.dim(0);
                const Tensor& dlogits = logits;  // in place
-               k.cross_entropy(losses.range(begin, {n}), {wanted ? dlogits : Tensor()}, logits, target, vocab,
-                               1.0 / static_cast<double>(rows));
+               kernel(losses.range(begin, {n}), Into{wanted ? dlogits : Tensor()}, logits, target, begin, scale);
                if (dz) k.matmul({dz.rows(begin, n)}, {}, {dlogits}, {w.value()}, {});
                if (dw) k.matmul({dw, begin > 0}, {}, {dlogits, true}, {part}, {});
              });
   const Tensor loss = Tensor::empty({1}, dtype, z.device());
-  k.sum({loss}, losses, 1.0 / static_cast<double>(rows));
+  k.sum({loss}, losses, scale);
 
-  return record("cross_entropy", loss, {z, w},
+  return record(op, loss, {z, w},
                 [&k, to_z = z.sink(), to_w = w.sink(), dz, dw, shape = z.shape()](const Tensor& dloss) {
                   if (dz) k.scale(to_z.into(), dz.view(shape), dloss);
                   if (dw) k.scale(to_w.into(), dw, dloss);
                 });
+}
+
+}  // namespace
+
+// With p = softmax(logits), N rows:  dlogits = (p - onehot(target)) / N.
+Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab, std::int64_t chunk_bytes) {
+  check_shapes("cross_entropy", z.value(), w.value(), targets, vocab);
+  return mean_loss(
+      "cross_entropy", z, w, targets, chunk_bytes,
+      [&](const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& target, std::int64_t,
+          double scale) { z.kernels().cross_entropy(losses, dlogits, logits, target, vocab, scale); });
+}
+
+// As cross_entropy, with dlogits = ((1 - a) (p - onehot(target)) + a t (q - p_teacher)) / N, a the weight and q the
+// student's distribution at temperature t.
+Var distillation(const Var& z, const Var& w, const Tensor& targets, const Tensor& teacher_z, const Tensor& teacher_w,
+                 std::int64_t vocab, const Distillation& rule, std::int64_t chunk_bytes) {
+  check_shapes("distillation", z.value(), w.value(), targets, vocab);
+  check_shapes("distillation, teacher", teacher_z, teacher_w, targets, vocab);
+  check(0 <= rule.weight && rule.weight <= 1 && rule.temperature > 0,
+        "distillation: the weight must be 0..1 and the temperature positive, not {} and {}", rule.weight,
+        rule.temperature);
+  Tensor buffer;  // of the first chunk, which is the largest
+  Kernels& k = z.kernels();
+  const auto kernel = [&](const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& target,
+                          std::int64_t begin, double scale) {
+    const std::int64_t n = logits.dim(0);
+    if (!buffer) buffer = Tensor::empty({n, teacher_w.dim(0)}, logits.dtype(), logits.device());
+    const Tensor taught = buffer.rows(0, n);
+    k.matmul({taught}, {}, {teacher_z.rows(begin, n)}, {teacher_w, true}, {});
+    k.distillation(losses, dlogits, logits, taught, target, vocab, rule, scale);
+  };
+  return mean_loss("distillation", z, w, targets, chunk_bytes, kernel);
 }
 
 // dz = (sigmoid(z) - t) / N.
@@ -81,7 +113,7 @@ Var bce_with_logits(const Var& z, const Tensor& targets) {
 
 // With u the upstream gradient of each row:  dlogits = u (p - onehot(target)), and dz and dw as above.
 Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab, std::int64_t chunk_bytes) {
-  check_shapes(z.value(), w.value(), targets, vocab);
+  check_shapes("cross_entropy", z.value(), w.value(), targets, vocab);
   const Tensor losses = Tensor::empty({z.shape().rows()}, z.value().dtype(), z.device());
   Kernels& k = z.kernels();
   for_chunks(z.value(), w.value(), targets, chunk_bytes,

@@ -79,6 +79,12 @@ Var cross_entropy(const Var& z, const Var& w, const Tensor& targets, std::int64_
 Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab,
                  std::int64_t chunk_bytes = kLossChunkBytes);
 
+// Mean over all rows of what a student learns from a teacher's distribution (Distillation in kernels.h) and the
+// targets, of one element. The teacher's state (..., C') and head (Vq, C') are constants; both heads name the same
+// `vocab` ids. Chunks and gradients as for cross_entropy, with the teacher's logits of a chunk beside the student's.
+Var distillation(const Var& z, const Var& w, const Tensor& targets, const Tensor& teacher_z, const Tensor& teacher_w,
+                 std::int64_t vocab, const Distillation& rule, std::int64_t chunk_bytes = kLossChunkBytes);
+
 // Mean over all elements of -t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)), of one element. targets in [0, 1], of the
 // shape of z; a constant.
 Var bce_with_logits(const Var& z, const Tensor& targets);

@@ -65,6 +65,8 @@ struct CountingKernels final : Kernels {
     flops += 2 * attention_product(out, past);
   }
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override {}
+  void distillation(const Tensor&, const Into&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                    const Distillation&, double) override {}
   void bce_with_logits(const Tensor&, const Tensor&, const Tensor&) override {}
   void bce_with_logits_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, double) override {}
   void top_k(const Tensor&, const Tensor&, const Tensor&) override {}

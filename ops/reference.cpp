@@ -143,6 +143,33 @@ Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, int
   return losses;
 }
 
+namespace {
+
+Values softmax(const double* logits, int64_t n, double temperature) {
+  Values p(logits, logits + n);
+  const double largest = *std::max_element(p.begin(), p.end());
+  double total = 0;
+  for (double& x : p) total += x = std::exp((x - largest) / temperature);
+  for (double& x : p) x /= total;
+  return p;
+}
+
+}  // namespace
+
+Values distillation(const Tensor& z, const Tensor& w, const Tensor& targets, const Tensor& teacher_z,
+                    const Tensor& teacher_w, int64_t vocab, const Distillation& rule) {
+  const Values student = linear(z, w, 0, {}), teacher = linear(teacher_z, teacher_w, 0, {});
+  Values losses = token_losses(z, w, targets, vocab);
+  for (std::size_t r = 0; r < losses.size(); ++r) {
+    const Values q = softmax(student.data() + static_cast<int64_t>(r) * w.dim(0), vocab, rule.temperature);
+    const Values p = softmax(teacher.data() + static_cast<int64_t>(r) * teacher_w.dim(0), vocab, rule.temperature);
+    double kl = 0;
+    for (std::size_t v = 0; v < p.size(); ++v) kl += p[v] * std::log(p[v] / q[v]);
+    losses[r] = (1 - rule.weight) * losses[r] + rule.weight * rule.temperature * rule.temperature * kl;
+  }
+  return losses;
+}
+
 Values exit_distribution(const Tensor& gates) {
   const int64_t exits = gates.shape().last();
   Values p;

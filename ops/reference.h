@@ -25,6 +25,8 @@ Values embedding(const Tensor& tokens, const Tensor& wte, const Tensor& wpe, std
 // With a cache, its first `past` positions precede; without one, past is 0.
 Values attention(const Tensor& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
 Values token_losses(const Tensor& z, const Tensor& w, const Tensor& targets, std::int64_t vocab);
+Values distillation(const Tensor& z, const Tensor& w, const Tensor& targets, const Tensor& teacher_z,
+                    const Tensor& teacher_w, std::int64_t vocab, const Distillation& rule);
 Values exit_distribution(const Tensor& gates);
 // sum_s p_s (losses_s + beta ln p_s) of each row.
 Values exit_losses(const Tensor& gates, const Tensor& losses, double beta);

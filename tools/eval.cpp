@@ -1,4 +1,4 @@
-// eval: the loss of a checkpoint on a token file or a text, at any of its depths.
+// eval: the loss of a checkpoint on a token file or a text and its accuracy on zero-shot tasks, at any of its depths.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +10,7 @@
 #include "core/flags.h"
 #include "core/main.h"
 #include "core/safetensors.h"
+#include "tools/eval/report.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
 #include "train/device.h"
@@ -67,22 +68,42 @@ void probe_output(const std::string& path) {
 void check_output(const char* flag, const std::string& output, const Options& options) {
   const fs::path checkpoint = resolve_checkpoint(*options.checkpoint);
   check(!lies_in(output, checkpoint), "{}: {} lies in the checkpoint {}", flag, output, checkpoint.string());
-  const std::vector<std::string> inputs = options.data ? token_files(*options.data) : std::vector{*options.text};
+  std::vector<std::string> inputs = options.data ? token_files(*options.data) : std::vector<std::string>{};
+  if (options.text) inputs.push_back(*options.text);
   for (const std::string& input : inputs)
     check(!same_place(output, input), "{}: {} is the input {}", flag, output, input);
   probe_output(output);
 }
 
-void check_flags(const Options& options) {
+// The files to write, by flag.
+std::vector<std::pair<const char*, std::optional<std::string>>> outputs(const Options& options,
+                                                                        const TaskFlags& tasks) {
+  return {{"--json", options.json},
+          {"--logits", options.logits},
+          {"--log-samples", tasks.log_samples},
+          {"--harness-json", tasks.harness_json}};
+}
+
+void check_outputs(const Options& options, const TaskFlags& tasks) {
+  const auto all = outputs(options, tasks);
+  for (auto a = all.begin(); a != all.end(); ++a) {
+    if (!a->second) continue;
+    for (auto b = all.begin(); b != a; ++b)
+      check(!b->second || !same_place(*a->second, *b->second), "{}, {}: both name {}", b->first, a->first, *b->second);
+    check_output(a->first, *a->second, options);
+  }
+}
+
+void check_flags(const Options& options, const TaskFlags& tasks) {
   check(options.checkpoint.has_value(), "--checkpoint: expected the directory of a checkpoint");
-  check(options.data.has_value() != options.text.has_value(), "--data, --text: expected one of the two, {}",
-        options.data ? "not both" : "neither is given");
+  check(!options.data || !options.text, "--data, --text: expected one of the two, not both");
+  check(options.data || options.text || tasks.tasks,
+        "--data, --text: expected one of the two, neither is given, nor is --tasks");
   check(kv_strategy(options.kv) == KvStrategy::full || !options.logits, "--logits: are those of --kv full, not {}",
         options.kv);
-  check(!options.json || !options.logits || !same_place(*options.json, *options.logits),
-        "--json, --logits: both name {}", options.json.value_or(""));
-  if (options.json) check_output("--json", *options.json, options);
-  if (options.logits) check_output("--logits", *options.logits, options);
+  check(!options.logits || options.data || options.text, "--logits: expected --data or --text besides");
+  check_task_flags(tasks);
+  check_outputs(options, tasks);
 }
 
 TokenData open_data(const Options& options, const BackboneConfig& config) {
@@ -110,10 +131,7 @@ void write_logits(const std::string& path, const LanguageModel& model, const Tok
 
 void check_finite(const EvalResult& result, const std::string& data, const Params& params) {
   const auto check_loss = [&](const std::string& name, double loss) {
-    if (std::isfinite(loss)) return;
-    const std::string weight = first_bad_weight(params);
-    fail("{}: {} is {}; {}", data, name, loss,
-         weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+    if (!std::isfinite(loss)) fail("{}: {} is {}; {}", data, name, loss, blame_weights(params));
   };
   for (const auto& [at, loss] : result.by_depth) check_loss(fmt::format("the loss at depth {}", at), loss.mean);
   for (const auto& [name, loss] : result.further) check_loss(name, loss.mean);
@@ -133,16 +151,27 @@ EvalResult evaluate_shown(const LanguageModel& model, const TokenData& data, Eva
 
 double bits(double nats) { return nats / std::numbers::ln2; }
 
-void print_table(const EvalResult& result, bool bytes) {
-  fmt::print("{:>6}  {:>12}  {:>12}  {:>12}{}\n", "depth", "loss", "std. error", "perplexity",
-             bytes ? "  bits per byte" : "");
+void print_table(const EvalResult& result, const LanguageModel& model) {
+  const bool bytes = model.config().tokenizer == "bytes";
+  fmt::print("{:>6}  {:>12}  {:>12}  {:>12}{}  {:>12}\n", "depth", "loss", "std. error", "perplexity",
+             bytes ? "  bits per byte" : "", "MFLOP/token");
   for (const auto& [depth, loss] : result.by_depth) {
+    const Flops flops = model.flops(model.config().context_length, depth);
     fmt::print("{:>6}  {:>12.6f}  {:>12.6f}  {:>12.6g}", depth, loss.mean, loss.standard_error, std::exp(loss.mean));
     if (bytes) fmt::print("  {:>13.6f}", bits(loss.mean));
-    fmt::print("\n");
+    fmt::print("  {:>12.3f}{}\n", (flops.executed_body + flops.executed_head) / 1e6,
+               depth > model.depths().full ? "  deeper than trained for" : "");
   }
   for (const auto& [name, loss] : result.further)
     fmt::print("{}: {:.6f} (std. error {:.6f})\n", name, loss.mean, loss.standard_error);
+}
+
+void print_routes(const EvalResult& result) {
+  if (result.depth_histogram.empty()) return;
+  fmt::print("steps of a token:");
+  for (const auto& [steps, share] : result.depth_histogram) fmt::print("  {}: {:.2f} %", steps, 100 * share);
+  fmt::print("\n");
+  if (result.router_entropy) fmt::print("mean entropy of a router's decision: {:.4f} nats\n", *result.router_entropy);
 }
 
 Json means(const EvalResult& result) {
@@ -151,8 +180,7 @@ Json means(const EvalResult& result) {
   return by_depth;
 }
 
-Json report(const Options& options, const LanguageModel& model, const EvalResult& result, int depth, bool bytes,
-            const DeviceConfig& device) {
+Json losses(const EvalResult& result, int depth, bool bytes) {
   const DepthLoss& loss = result.by_depth.at(depth);
   Json errors = Json::object();
   for (const auto& [at, value] : result.by_depth) errors[std::to_string(at)] = value.standard_error;
@@ -162,12 +190,17 @@ Json report(const Options& options, const LanguageModel& model, const EvalResult
                {"loss_stderr_by_depth", errors},
                {"tokens", result.tokens},
                {"windows", result.windows},
-               {"depth", depth},
                {"perplexity", std::exp(loss.mean)}};
   for (const auto& [name, further] : result.further) json[name] = further.mean;
   if (bytes) json["bits_per_byte"] = bits(loss.mean);
-  json["checkpoint"] = resolve_checkpoint(*options.checkpoint).string();
-  json[options.data ? "data" : "text"] = options.data ? *options.data : *options.text;
+  return json;
+}
+
+// What the results are those of.
+Json about(const Options& options, const LanguageModel& model, int depth, const DeviceConfig& device) {
+  Json json = {{"depth", depth}, {"checkpoint", resolve_checkpoint(*options.checkpoint).string()}};
+  if (options.data) json["data"] = *options.data;
+  if (options.text) json["text"] = *options.text;
   json["stride"] = options.stride;
   json["forced_gate"] = options.forced_gate ? Json(*options.forced_gate) : Json(nullptr);
   json["kv"] = options.kv;
@@ -177,14 +210,61 @@ Json report(const Options& options, const LanguageModel& model, const EvalResult
   return json;
 }
 
+// Prints the losses and returns them.
+Json evaluate_data(const Options& options, const LanguageModel& model, const TokenData& data, const EvalOptions& eval,
+                   int depth) {
+  const EvalResult result = evaluate_shown(model, data, eval);
+  const std::vector<Routing> routings = model.routings();
+  std::vector<EvalResult> otherwise;  // under those after the first
+  for (std::size_t i = 1; i < routings.size(); ++i) {
+    EvalOptions other = eval;
+    other.causal_routing = routings[i].causal;
+    otherwise.push_back(evaluate_shown(model, data, other));
+  }
+  if (options.logits) write_logits(*options.logits, model, data, depth, eval);
+
+  fmt::print("{}: {} tokens predicted in {} windows of up to {}{}{}\n", data.name(), result.tokens, result.windows,
+             model.config().context_length,
+             options.forced_gate ? fmt::format(", the gate forced to {}", *options.forced_gate) : "",
+             eval.kv == KvStrategy::full ? "" : fmt::format(", token by token on the cache \"{}\"", options.kv));
+  print_table(result, model);
+  Json json = losses(result, depth, model.config().tokenizer == "bytes");
+  if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
+  for (std::size_t i = 0; i < otherwise.size(); ++i) {
+    fmt::print("{}:\n", routings[i + 1].words);
+    print_table(otherwise[i], model);
+    print_routes(otherwise[i]);
+    json["loss_" + routings[i + 1].name] = otherwise[i].by_depth.at(depth).mean;
+    json["loss_by_depth_" + routings[i + 1].name] = means(otherwise[i]);
+    add_routes(json, otherwise[i]);
+  }
+  std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
+  return json;
+}
+
+// Prints the results of the tasks, writes the files that their flags ask for, and returns what --json adds.
+Json evaluate_tasks(const TaskFlags& flags, std::vector<TaskResult>& tasks, const LanguageModel& model,
+                    const ScoreOptions& score, int depth, const Json& about) {
+  score_tasks(tasks, model, score);
+  print_tasks(tasks, model, depth);
+  if (flags.log_samples) write_file(*flags.log_samples, samples_text(tasks, depth, model.config().context_length));
+  if (flags.harness_json)
+    write_file(*flags.harness_json, to_text(harness_json(tasks, depth, flags.limit, about), 2) + "\n");
+  return tasks_json(tasks, depth);
+}
+
 int run(int argc, char** argv) {
   Options options;
+  TaskFlags task_flags;
   DeviceConfig device_flags;
-  Flags flags("eval", "The loss of a checkpoint, in nats per predicted token, over a whole file and at any depth.");
+  Flags flags("eval",
+              "The loss of a checkpoint, in nats per predicted token, over a whole file, and its accuracy on zero-shot "
+              "tasks, at any depth.");
   flags.add(options);
+  flags.add(task_flags);
   flags.add(device_flags);
   if (!flags.parse(argc, argv)) return 0;
-  check_flags(options);
+  check_flags(options, task_flags);
 
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
@@ -199,36 +279,27 @@ int run(int argc, char** argv) {
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
   if (options.forced_gate) eval.forced_gate = static_cast<float>(*options.forced_gate);
   check_options(*model, eval);
-  const TokenData data = open_data(options, model->config());
+  std::vector<TaskResult> tasks = read_tasks(task_flags, model->config());
+  for (const auto& [flag, output] : outputs(options, task_flags))
+    for (const TaskResult& task : tasks)
+      check(!output || !same_place(*output, task.documents.file), "{}: {} is the input {}", flag, output.value_or(""),
+            task.documents.file);
+  std::optional<TokenData> data;
+  if (options.data || options.text) data.emplace(open_data(options, model->config()));
 
-  const EvalResult result = evaluate_shown(*model, data, eval);
-  const std::vector<Routing> routings = model->routings();
-  std::vector<EvalResult> otherwise;  // under those after the first
-  for (std::size_t i = 1; i < routings.size(); ++i) {
-    EvalOptions other = eval;
-    other.causal_routing = routings[i].causal;
-    otherwise.push_back(evaluate_shown(*model, data, other));
-  }
-  if (options.logits) write_logits(*options.logits, *model, data, depth, eval);
-
-  const bool bytes = model->config().tokenizer == "bytes";
-  fmt::print("{}: {} tokens predicted in {} windows of up to {}\n", data.name(), result.tokens, result.windows,
-             model->config().context_length);
-  print_table(result, bytes);
-  for (std::size_t i = 0; i < otherwise.size(); ++i) {
-    fmt::print("{}:\n", routings[i + 1].words);
-    print_table(otherwise[i], bytes);
-  }
-  std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
-  if (options.json) {
-    Json json = report(options, *model, result, depth, bytes, device_flags);
-    if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
-    for (std::size_t i = 0; i < otherwise.size(); ++i) {
-      json["loss_" + routings[i + 1].name] = otherwise[i].by_depth.at(depth).mean;
-      json["loss_by_depth_" + routings[i + 1].name] = means(otherwise[i]);
-    }
-    write_file(*options.json, json.dump(2) + "\n");
-  }
+  Json json = Json::object();
+  const Json identity = about(options, *model, depth, device_flags);
+  if (data) json.update(evaluate_data(options, *model, *data, eval, depth));
+  if (!tasks.empty())
+    json.update(evaluate_tasks(task_flags, tasks, *model,
+                               {.depths = eval.depths,
+                                .batch_size = options.batch_size,
+                                .forced_gate = eval.forced_gate,
+                                .seed = options.seed,
+                                .kv = eval.kv},
+                               depth, identity));
+  json.update(identity);
+  if (options.json) write_file(*options.json, json.dump(2) + "\n");
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -28,7 +29,7 @@ struct Options {
   int samples = 1;
   std::optional<int> depth;
   std::string kv = "full", overflow = "error";
-  bool stop_at_end = true, print_ids = false, print_logprobs = false, stats = false;
+  bool stop_at_end = true, print_ids = false, print_logprobs = false, print_depths = false, stats = false;
 
   template <class V>
   void fields(V&& v) {
@@ -60,10 +61,14 @@ struct Options {
       "end a continuation where the document ends; ids and log-probabilities go on unless this is given");
     v("print-ids", print_ids, "print the new ids instead of text, on one line for each sample");
     v("print-logprobs", print_logprobs, "print a line `id logprob` (nats, without temperature) for each new token");
+    v("print-depths", print_depths,
+      "print how many steps each token takes, on one line for each sample: those of the prompt, then the new ones but "
+      "the last, which no step works on");
     v("score-ids", score_ids, "print the log-probability of each of these ids after the prompt and make no tokens");
     v("stats", stats,
-      "print speed and memory to stderr; with --exit the depths and how often full depth agrees, with --speculate the "
-      "share of drafts taken and the gain over plain decoding, both of which cost that run as well");
+      "print speed, memory and the steps that tokens take to stderr; with --exit the depths and how often full depth "
+      "agrees, with --speculate the share of drafts taken and the gain over plain decoding, both of which cost that "
+      "run as well");
   }
 };
 
@@ -72,8 +77,9 @@ void check_flags(const Options& o) {
   check(!o.prompt + !o.prompt_file + !o.prompt_ids >= 2, "--prompt, --prompt-file, --prompt-ids: give one of them");
   kv_strategy(o.kv);
   check(o.overflow == "error" || o.overflow == "slide", "--overflow: must be error or slide, not \"{}\"", o.overflow);
-  check(!o.score_ids || (!o.print_ids && !o.print_logprobs && o.samples == 1 && !o.speculate),
-        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs, --samples or --speculate");
+  check(!o.score_ids || (!o.print_ids && !o.print_logprobs && !o.print_depths && o.samples == 1 && !o.speculate),
+        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs, --print-depths, --samples "
+        "or --speculate");
 }
 
 std::vector<int> parse_ids(const char* flag, const std::string& text) {
@@ -173,17 +179,19 @@ GenerateStats print_text(const LanguageModel& model, const Prompts& prompts, con
 }
 
 GenerateStats print_numbers(const LanguageModel& model, const Prompts& prompts, const GenerateOptions& options,
-                            bool ids, bool logprobs) {
+                            const Options& shown) {
   std::vector<std::vector<NewToken>> samples(prompts.size() * options.samples);
   const GenerateStats stats =
       generate(model, prompts, options, [&](int sample, const NewToken& token) { samples[sample].push_back(token); });
-  for (const std::vector<NewToken>& tokens : samples) {
+  for (std::size_t i = 0; i < samples.size(); ++i) {
     std::string line, lines;
-    for (const NewToken& token : tokens) {
+    for (const NewToken& token : samples[i]) {
       line += fmt::format("{}{}", line.empty() ? "" : " ", token.id);
       lines += fmt::format("{} {}\n", token.id, token.logprob);
     }
-    print_now((ids ? line + "\n" : "") + (logprobs ? lines : ""));
+    if (shown.print_ids) print_now(line + "\n");
+    if (shown.print_depths) print_now(fmt::format("{}\n", fmt::join(stats.steps[i], " ")));
+    if (shown.print_logprobs) print_now(lines);
   }
   return stats;
 }
@@ -221,6 +229,13 @@ void print_stats(const GenerateStats& s, std::size_t samples) {
   if (s.new_tokens > 0 && s.seconds > 0)
     fmt::print(stderr, ": {:.1f} tokens/s, {:.3f} ms/token", tokens / s.seconds, 1000 * s.seconds / tokens);
   fmt::print(stderr, "\nkey/value cache: {} bytes\n", s.cache_bytes);
+  std::map<int, double> taken;
+  double all = 0;
+  for (const std::vector<int>& sample : s.steps)
+    for (const int steps : sample) ++taken[steps], ++all;
+  fmt::print(stderr, "steps of a token:");
+  for (const auto& [steps, count] : taken) fmt::print(stderr, "  {}: {:.2f} %", steps, 100 * count / all);
+  fmt::print(stderr, "\n");
 }
 
 // With what the special ways of decoding are worth.
@@ -245,6 +260,7 @@ GenerateOptions generation_options(const Options& options, const Sampling& sampl
   generation.decode.kv = kv_strategy(options.kv);
   if (options.exit) generation.decode.exit = exit_rule(*options.exit);
   if (options.speculate) generation.speculation = speculation(*options.speculate);
+  generation.decode.count_steps = options.print_depths || options.stats;
   generation.compare = options.stats && options.exit;
   check_generation(generation);
   return generation;
@@ -272,12 +288,11 @@ int run(int argc, char** argv) {
     return 0;
   }
 
-  const bool numbers = options.print_ids || options.print_logprobs;
+  const bool numbers = options.print_ids || options.print_logprobs || options.print_depths;
   if (options.stop_at_end && (!numbers || flags.given("stop-at-end")))
     generation.stop_id = make_tokenizer(model->config().tokenizer)->end_of_document();
   const GenerateStats stats =
-      numbers ? print_numbers(*model, prompts, generation, options.print_ids, options.print_logprobs)
-              : print_text(*model, prompts, generation);
+      numbers ? print_numbers(*model, prompts, generation, options) : print_text(*model, prompts, generation);
   if (options.stats) print_all_stats(*model, prompts, generation, stats);
   return 0;
 }

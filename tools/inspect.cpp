@@ -1,5 +1,6 @@
 // inspect: what a model or a checkpoint consists of: tensors, parameter counts, which weights are used when, FLOPs,
 // cache.
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -91,6 +92,11 @@ std::string ranges(const Json& steps) {
   return all;
 }
 
+bool has_tensors(const Json& tensors, const std::string& prefix) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const Json& t) { return text(t["name"]).starts_with(prefix + "."); });
+}
+
 void print_sharing(const Json& model) {
   int applications = 0;
   for (const Json& a : model["applications"]) applications += a["times"].get<int>();
@@ -98,14 +104,14 @@ void print_sharing(const Json& model) {
              model["applications"].size());
   for (const Json& a : model["applications"])
     fmt::print("  {:<12} {:>4} x  at steps {}\n", text(a["block"]), a["times"].get<int>(), ranges(a["steps"]));
-  const Json& config = model["config"];
-  for (const auto& [name, key] : {std::pair{"inject", "use_injection"}, std::pair{"gate", "use_gate"}})
-    if (config.value(key, false)) fmt::print("  {:<12} {:>4} x  once in each recurrence\n", name, text(model["depth"]));
-  if (config["architecture"] == "mor")
-    fmt::print("  {:<12} {:>4} x  one for each recurrence, which takes some of the tokens\n", "router",
-               text(model["depth"]));
-  if (config["architecture"] == "poisson")
-    fmt::print("  {:<12} {:>4} x  once in each recurrence\n", "adapter", text(model["depth"]));
+  // What a step does besides the core, if the model has weights of that name.
+  for (const auto& [name, words] : {std::pair{"inject", "once in each recurrence"},
+                                    {"gate", "once in each recurrence"},
+                                    {"adapter", "once in each recurrence"},
+                                    {"router", "one for each recurrence, which takes some of the tokens"},
+                                    {"lora", "low-rank parts of its own for each recurrence"},
+                                    {"exit_gate", "once at each exit"}})
+    if (has_tensors(model["tensors"], name)) fmt::print("  {:<12} {:>4} x  {}\n", name, text(model["depth"]), words);
   fmt::print("  {:<12} {:>4} x  as embedding and as head\n", "wte", 2);
 }
 

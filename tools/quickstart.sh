@@ -10,8 +10,7 @@ out=$root/out/quickstart
 minutes=14
 threads=$(nproc)
 
-novels=r-cran-janeaustenr  # the Debian package that holds six novels of Jane Austen
-novels_file=./usr/lib/R/site-library/janeaustenr/data/Rdata.rdb
+novels="six novels of Jane Austen"
 held_out_most=1000000      # bytes of --text that are held out at most
 prompt="She had not expected"
 
@@ -72,21 +71,6 @@ build() {
   echo "built: build/bin"
 }
 
-fetch_novels() {  # Nothing is installed: the package is downloaded, and one file taken out of it.
-  local package=$out/data/package
-  command -v apt-get > /dev/null || fail "there is no apt-get here to fetch the novels with; use --text FILE"
-  rm -rf "$package"
-  mkdir "$package"
-  if ! (cd "$package" && apt-get download "$novels") > "$out/log/downloading.log" 2>&1; then
-    tools/install.sh --update
-    quietly "downloading the novels" env -C "$package" apt-get download "$novels"
-  fi
-  dpkg-deb --fsys-tarfile "$package/$novels"_*.deb | tar xO "$novels_file" > "$package/Rdata.rdb" ||
-    fail "the package $novels has no file $novels_file"
-  python3 tools/austen.py "$package/Rdata.rdb" "$out/data"
-  rm -rf "$package"
-}
-
 split_text() {
   local size held
   size=$(stat --dereference --format %s -- "$text")
@@ -105,7 +89,7 @@ prepare_text() {
     [[ $(< "$found") == "$source" ]] || fail "$out holds the text $(< "$found"), not $source; choose another --out"
     echo "reused: $data"
   else
-    if [[ -n $text ]]; then split_text; else fetch_novels; fi
+    if [[ -n $text ]]; then split_text; else tools/novels.sh "$data"; fi
     for part in train val; do
       rm -f "$data/$part.bin"
       quietly tokenizing build/bin/tokenize --tokenizer bytes --input "$data/$part.txt" --output "$data/$part.bin"
@@ -219,6 +203,8 @@ Next:
   build/bin/generate --checkpoint $out/grt-nano --prompt "My dear Sir" --tokens 200 --depth 3
   build/bin/eval --checkpoint $out/grt-nano --data $out/data/val.bin --depths 1,3,6
   build/bin/inspect $out/grt-nano
+  build/bin/analyze --checkpoint $out/grt-nano --twin $out/dense-nano --data $out/data/val.bin --out $out/analysis
+  tools/study.py --scale nano --comparison isoflop
   build/bin/train --help
 END
 }

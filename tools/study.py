@@ -10,9 +10,11 @@ checkpoint. Results: OUT/SCALE/COMPARISON.md, .svg and .json. Needs the binaries
 `nano` without --data-train fetches six novels (tools/novels.sh).
 """
 import argparse
+import glob
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,10 @@ ROOT = TOOLS.parent
 
 def fail(message):
     sys.exit(f"study: {message}")
+
+
+def terminated(number, frame):
+    raise KeyboardInterrupt(number)
 
 
 def read_json(path):
@@ -49,7 +55,6 @@ class Study:
         self.steps = options.steps or self.scale.steps
         self.out = options.out / options.scale
         self.threads = ("--threads", str(options.threads)) if options.threads else ()
-        self.described = {}
 
     def binary(self, name):
         path = self.options.bin / name
@@ -69,12 +74,12 @@ class Study:
         self.out.mkdir(parents=True, exist_ok=True)
         if self.options.fetched:
             self.fetch_novels()
-        recipe = {
-            "steps": self.steps,
-            "flags": list(self.scale.recipe),
-            "data_train": str(self.options.data_train),
-            "data_val": str(self.options.data_val),
-        }
+        recipe = {"steps": self.steps, "flags": [*self.scale.recipe, "--lr", self.scale.lr]}
+        for name in ("data_train", "data_val"):
+            data = getattr(self.options, name)
+            if not glob.glob(str(data)):
+                fail(f"--{name.replace('_', '-')}: {data}: there is no such file")
+            recipe[name] = str(pathlib.Path(data).resolve())
         place = self.out / "recipe.json"
         if place.exists():
             before = read_json(place)
@@ -98,16 +103,6 @@ class Study:
                              f"{text}")
         self.options.data_train, self.options.data_val = data / "train.bin", data / "val.bin"
 
-    def describe(self, case):
-        """Parameters, FLOPs and depths of a case's model."""
-        key = (case.preset, case.flags)
-        if key not in self.described:
-            place = self.out / "model.json"
-            self.quietly([self.binary("inspect"), "--model", case.preset, "--json", place], case.preset)
-            self.described[key] = read_json(place)
-            place.unlink()
-        return self.described[key]
-
     # --- one run ------------------------------------------------------------------------------------------------------
 
     def run(self, case, seed):
@@ -116,15 +111,16 @@ class Study:
         result = run / "result.json"
         if not result.exists():
             self.train(case, seed, run)
-            self.evaluate(case, run)
-            write_json(result, self.summary(case, run))
+            model = self.inspect(run)
+            self.evaluate(model, run)
+            write_json(result, self.summary(model, run))
         return read_json(result)
 
     def train(self, case, seed, run):
         steps = case.run_steps(self.steps)
         command = [
             self.binary("train"), "--model", case.preset, "--data-train", self.options.data_train, "--data-val",
-            self.options.data_val, "--out", run, "--seed", seed, *self.scale.recipe, "--steps", steps,
+            self.options.data_val, "--out", run, "--seed", seed, *self.scale.recipe, *self.lr(case), "--steps", steps,
             "--warmup-steps", max(1, steps // 10), "--eval-every", max(1, steps // 10), "--eval-batches",
             self.scale.validation, "--eval-depths", "full", "--save-every", max(1, steps // 5), "--keep", 1,
             "--device", self.options.device, *self.threads, *case.flags,
@@ -135,25 +131,39 @@ class Study:
             command.append("--overwrite")
         self.options.log.write(" ".join(str(word) for word in command) + "\n")
         self.options.log.flush()
+        begin = self.options.log.tell()
         child = subprocess.Popen([str(word) for word in command], stdout=self.options.log, stderr=subprocess.STDOUT)
         try:
             _, status, usage = os.wait4(child.pid, 0)
-        except KeyboardInterrupt:  # train has it too, and saves
-            _, status, usage = os.wait4(child.pid, 0)
-            sys.exit("study: interrupted; the same command goes on")
+        except KeyboardInterrupt as interrupt:  # from the terminal train has it too, and saves
+            if interrupt.args:
+                child.terminate()
+            os.wait4(child.pid, 0)
+            raise
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
-            fail(f"{run.name}: train ended with exit code {code}; what it said is in {self.options.log.name}")
-        write_json(run / "usage.json", {"peak_bytes": usage.ru_maxrss * 1024})
+            said = pathlib.Path(self.options.log.name).read_bytes()[begin:].decode(errors="replace").strip()
+            fail(f"{run.name}: train ended with exit code {code}: {said.splitlines()[-1] if said else 'it said nothing'}")
+        place = run / "usage.json"  # of all the processes that a run took
+        before = read_json(place)["peak_bytes"] if place.exists() else 0
+        write_json(place, {"peak_bytes": max(before, usage.ru_maxrss * 1024)})
 
-    def evaluate(self, case, run):
-        depths = self.depths(case)
+    def lr(self, case):
+        return () if "--lr" in case.flags else ("--lr", self.scale.lr)
+
+    def inspect(self, run):
+        """Layout, parameters, FLOPs and full depth of a run's model."""
+        place = run / "model.json"
+        self.quietly([self.binary("inspect"), run, "--json", place], f"inspecting {run.name}")
+        return read_json(place)
+
+    def evaluate(self, model, run):
+        depths = self.depths(model)
         self.quietly([self.binary("eval"), "--checkpoint", run, "--data", self.options.data_val, "--batch-size", 16,
                       "--depths", ",".join(map(str, depths)), "--json", run / "eval.json", "--device",
                       self.options.device, *self.threads], f"evaluating {run.name}")
 
-    def depths(self, case):
-        model = self.describe(case)
+    def depths(self, model):
         full = model["depth"]
         if model["architecture"] == "dense":
             return [full]
@@ -161,8 +171,8 @@ class Study:
         beyond = [round(full * factor) for factor in studies.BEYOND] if model["architecture"] in ("grt", "poisson") else []
         return [*range(first, full + 1), *beyond]
 
-    def summary(self, case, run):
-        evaluation, model = read_json(run / "eval.json"), self.describe(case)
+    def summary(self, model, run):
+        evaluation = read_json(run / "eval.json")
         log = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
         steps = [line for line in log if "loss" in line]
         done, curve = {}, []
@@ -179,6 +189,7 @@ class Study:
             "loss": evaluation["loss"],
             "loss_by_depth": evaluation["loss_by_depth"],
             "loss_causal": evaluation.get("loss_causal"),
+            "evaluated": evaluation["tokens"],
             "curve": curve,
             "tokens": steps[-1]["tokens"],
             "training_flops": flops,
@@ -195,6 +206,8 @@ class Study:
     def run_all(self, cases):
         jobs = [(case, seed) for seed in range(1, self.options.seeds + 1) for case in cases]
         results = {}
+        if len({case.name(self.steps) for case in cases}) < len(cases):
+            fail(f"--steps {self.steps}: so few that cases of different length would be the same run")
         for i, (case, seed) in enumerate(jobs, 1):
             begin = time.monotonic()
             row = self.run(case, seed)
@@ -235,6 +248,7 @@ def main():
     except ValueError as error:
         fail(error)
     study = Study(options)
+    signal.signal(signal.SIGTERM, terminated)
     try:
         study.prepare()
         with open(study.out / "train.log", "a") as options.log:
@@ -242,6 +256,9 @@ def main():
         files = study_report.write(study.out / options.comparison, options, study.scale, study.steps, rows)
     except OSError as error:
         fail(error)
+    except KeyboardInterrupt as interrupt:
+        print("study: interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(128 + (interrupt.args[0] if interrupt.args else signal.SIGINT))
     print(files[0].read_text())
     print("wrote", ", ".join(map(str, files)))
 

@@ -10,7 +10,7 @@ COLOURS = (
     ("#57606a", "#9ea7b3"), ("#0069a8", "#63b8f0"), ("#c24a00", "#f0a04b"), ("#00795a", "#45c9a0"),
     ("#9c3d7c", "#e090c4"), ("#7a6400", "#d9c04a"), ("#5b4bb5", "#a79bf0"), ("#8a1c1c", "#f08a80"),
 )
-DASHES = ("6 4", "", "", "", "", "", "8 3 2 3", "2 3")
+DASHES = ("", "8 3 2 3", "2 3")  # of the groups
 PANEL = {"left": 64, "width": 390, "gap": 92}
 
 
@@ -35,6 +35,10 @@ def reference(rows, case):
 def paired(runs, dense):
     """Differences to the dense model, seed by seed."""
     return [run["loss"] - other["loss"] for run, other in zip(runs, dense)]
+
+
+def count(seeds):
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def plus_minus(values, sign=""):
@@ -93,10 +97,11 @@ def depth_table(rows):
 def notes(rows, options, scale, steps):
     seeds = len(rows[0][1])
     tokens = rows[0][1][0]["tokens"]
+    evaluated = rows[0][1][0]["evaluated"]
     lines = [
-        f"{seeds} seeds; {steps:,} steps, {tokens / 1e6:.2f} M tokens a run unless the row says otherwise. "
-        f"± is the standard deviation over seeds. Losses: nats per {scale.unit} over the whole held-out text, at full "
-        "depth. FLOPs are those executed; seconds are training steps alone.",
+        f"{count(seeds)}; {steps:,} steps, {tokens / 1e6:.2f} M tokens a run unless the row says otherwise. "
+        f"± is the standard deviation over seeds. Losses: nats per {scale.unit} at full depth, over {evaluated:,} "
+        f"{scale.unit}s of held-out text. FLOPs are those executed; seconds are training steps alone.",
     ]
     causal = [(case, runs) for case, runs in rows if runs[0].get("loss_causal") is not None]
     for case, runs in causal:
@@ -140,28 +145,40 @@ def mean_curve(runs):
             for i in range(min(len(run["curve"]) for run in runs))]
 
 
+def styles(rows):
+    """For each row its colour, one a label, and its dashes: one kind a group, or in a single group dense's own."""
+    labels = list(dict.fromkeys(case.label for case, _ in rows))
+    groups = list(dict.fromkeys(case.group for case, _ in rows))
+    found = []
+    for case, _ in rows:
+        single = "6 4" if case.label == "dense" else ""
+        found.append((labels.index(case.label), single if len(groups) == 1 else DASHES[groups.index(case.group)]))
+    return found
+
+
 def flops_panel(rows, unit, top):
-    curves = [[(flops / 1e12, loss) for flops, loss in mean_curve(runs)][1:] for _, runs in rows]
+    curves = [[(flops / 1e12, loss) for flops, loss in mean_curve(runs)] for _, runs in rows]
+    curves = [curve[1:] or curve for curve in curves]  # without the steep start
     points = [point for curve in curves for point in curve]
     end = max(x for x, _ in points) * 1.02
     panel = plot.Panel(PANEL["left"], top, PANEL["width"], (0, end), padded([y for _, y in points]))
     out = panel.axes(plot.ticks(0, end, 6), "training FLOPs, executed (TFLOP)", f"validation loss (nats per {unit})")
-    for i, curve in enumerate(curves):
-        out.append(panel.curve(curve, f"run{i % 8} thick", DASHES[i % 8]))
-        out += panel.dots(curve[-1:], f"dot{i % 8}")
+    for (colour, dashes), curve in zip(styles(rows), curves):
+        out.append(panel.curve(curve, f"run{colour} thick", dashes))
+        out += panel.dots(curve[-1:], f"dot{colour}")
     return out
 
 
 def depth_panel(rows, unit, top):
-    curves = {}
-    for i, (case, runs) in enumerate(rows):
+    curves = []
+    for _, runs in rows:
         depths = sorted(int(depth) for depth in runs[0]["loss_by_depth"])
-        curves[i] = [(depth, mean(run["loss_by_depth"][str(depth)] for run in runs)) for depth in depths]
-    deep = [curve for curve in curves.values() if len(curve) > 1]
+        curves.append([(depth, mean(run["loss_by_depth"][str(depth)] for run in runs)) for depth in depths])
+    deep = [curve for curve in curves if len(curve) > 1]
     if not deep:
         return []
     lowest, deepest = min(c[0][0] for c in deep), max(c[-1][0] for c in deep)
-    typical = sorted(loss for curve in curves.values() for _, loss in curve)
+    typical = sorted(loss for curve in curves for _, loss in curve)
     high = typical[math.ceil(0.9 * len(typical)) - 1]  # an exit that nothing was trained for may lie far above
     box = padded([loss for loss in typical if loss <= high], 0.1)
     left = PANEL["left"] + PANEL["width"] + PANEL["gap"]
@@ -170,20 +187,20 @@ def depth_panel(rows, unit, top):
     out = panel.axes(ticks, "depth (recurrences)", f"loss of the held-out text (nats per {unit})")
     out.append(f'<clipPath id="depth"><rect x="{left}" y="{top}" width="{PANEL["width"]}" '
                f'height="{plot.PLOT["height"]}"/></clipPath>')
-    for i, curve in curves.items():
+    for (colour, dashes), curve in zip(styles(rows), curves):
         if len(curve) > 1:
-            out += panel.dots([point for point in curve if box[0] <= point[1] <= box[1]], f"dot{i % 8}")
+            out += panel.dots([point for point in curve if box[0] <= point[1] <= box[1]], f"dot{colour}")
         else:  # a model of one depth: a line to compare with
             curve = [(panel.xs[0], curve[0][1]), (panel.xs[1], curve[0][1])]
-        out.append(panel.curve(curve, f"run{i % 8} thick", DASHES[i % 8], 'clip-path="url(#depth)"'))
+        out.append(panel.curve(curve, f"run{colour} thick", dashes, 'clip-path="url(#depth)"'))
     return out
 
 
 def legend(rows, columns=4):
     out = []
-    for i, (case, runs) in enumerate(rows):
+    for i, ((case, runs), (colour, dashes)) in enumerate(zip(rows, styles(rows))):
         x, y = PANEL["left"] + 230 * (i % columns), 48 + plot.LEGEND_ROW * (i // columns)
-        out.append(f'<path class="curve run{i % 8} thick" stroke-dasharray="{DASHES[i % 8]}" d="M{x} {y - 4}h24"/>')
+        out.append(f'<path class="curve run{colour} thick" stroke-dasharray="{dashes}" d="M{x} {y - 4}h24"/>')
         out.append(plot.text(x + 30, y, f"{case.group} {case.label}: {mean(losses(runs)):.3f}".strip()))
     return out
 
@@ -197,7 +214,7 @@ def picture(options, scale, rows):
             rules[mode] += f".run{i} {{ stroke: {colour[mode]} }} .dot{i} {{ fill: {colour[mode]} }}\n"
     style = (f"<style>{plot.STYLE}.thick {{ stroke-width: 2 }}\n{rules[0]}"
              f"@media screen and (prefers-color-scheme: dark) {{{plot.DARK}{rules[1]}}}</style>")
-    title = f"{studies.QUESTIONS[options.comparison]} ({options.scale}, {len(rows[0][1])} seeds)"
+    title = f"{studies.QUESTIONS[options.comparison]} ({options.scale}, {count(len(rows[0][1]))})"
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
         f"<title>{plot.escape(title)}</title>", style, f'<rect class="page" width="{width}" height="{height}"/>',

@@ -9,6 +9,7 @@
 #include "core/threads.h"
 #include "models/flags.h"
 #include "train/device.h"
+#include "train/init_map.h"
 #include "train/memory_plan.h"
 #include "train/run_directory.h"
 #include "train/trainer.h"
@@ -23,6 +24,10 @@ std::string resume_command(int argc, char** argv) {
   for (int i = 0; i < argc; ++i) {
     std::string word = argv[i];
     if (word.starts_with("--overwrite")) continue;
+    if (word.starts_with("--init-")) {  // of the run's beginning, which --resume refuses
+      if (word.find('=') == word.npos) ++i;
+      continue;
+    }
     resumes |= word.starts_with("--resume");
     if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@") !=
             word.npos ||
@@ -54,7 +59,8 @@ Json run_flags(const Run& run) {
 void take_over(Run& run, const Flags& flags) {
   check(!run.config.out.empty(), "--out: is missing");
   check(!run.config.overwrite, "--resume and --overwrite exclude each other");
-  check(!flags.given("init-from"), "--resume and --init-from exclude each other");
+  for (const char* flag : {"init-from", "init-map"})
+    check(!flags.given(flag), "--resume and --{} exclude each other", flag);
   run.checkpoint = resolve_checkpoint(run.config.out);
   run.start = load_trainer_state(run.checkpoint);
   std::vector<std::string> changes = restore_values(run.config, run.start.flags, flags);
@@ -80,6 +86,47 @@ std::unique_ptr<LanguageModel> declare_model(const Run& run, const Flags& flags)
   return make_model(json, where);
 }
 
+std::unique_ptr<LanguageModel> declare_checkpoint(const std::string& where) {
+  const std::string config = (resolve_checkpoint(where) / "config.json").string();
+  return make_model(read_json(config), config);
+}
+
+fs::path weights_of(const std::string& checkpoint) { return resolve_checkpoint(checkpoint) / "model.safetensors"; }
+
+// The teacher's configuration, once it is known to speak of the same tokens; null: there is none.
+Json teacher_config(const Run& run, const BackboneConfig& student) {
+  if (run.config.teacher.empty()) return nullptr;
+  const auto teacher = declare_checkpoint(run.config.teacher);
+  check_weights(teacher->params(), weights_of(run.config.teacher));
+  const BackboneConfig& c = teacher->config();
+  check(c.vocab_size == student.vocab_size && c.tokenizer == student.tokenizer,
+        "--teacher {}: has {} tokens of tokenizer {}, the model {} of {}", run.config.teacher, c.vocab_size,
+        c.tokenizer, student.vocab_size, student.tokenizer);
+  check(c.context_length >= student.context_length, "--teacher {}: has {} positions, the model {}", run.config.teacher,
+        c.context_length, student.context_length);
+  return teacher->config_json();
+}
+
+// The weights that a run begins with.
+void fill(const Run& run, LanguageModel& model) {
+  const TrainConfig& c = run.config;
+  if (c.resume) return load_parameters(model.params(), run.checkpoint / "model.safetensors");
+  if (!c.init_from.empty() && c.init_map.empty()) return load_parameters(model.params(), weights_of(c.init_from));
+  model.params().initialize(c.seed);
+  if (!c.init_from.empty()) load_from_dense(model, *declare_checkpoint(c.init_from), weights_of(c.init_from));
+}
+
+// Before memory is taken: which block of --init-from becomes which.
+void check_init_map(const Run& run, const LanguageModel& model) {
+  if (run.config.init_map.empty() || run.config.resume) return;
+  const auto dense = declare_checkpoint(run.config.init_from);
+  check_weights(dense->params(), weights_of(run.config.init_from));
+  std::string list;
+  for (const BlockCopy& copy : middle_blocks(model, *dense)) list += fmt::format(" {} <- {},", copy.to, copy.from);
+  if (!list.empty()) list.pop_back();
+  fmt::print("weights of {}:{}\n", run.config.init_from, list);
+}
+
 void check_same_model(const Run& run, const LanguageModel& model) {
   const std::string file = (run.checkpoint / "config.json").string();
   const Json saved = make_model(read_json(file), file)->config_json(), asked = model.config_json();
@@ -91,8 +138,13 @@ void check_same_model(const Run& run, const LanguageModel& model) {
 MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageModel& model) {
   std::vector<int> depths = {plan.depth.smallest(), static_cast<int>(plan.depth.mean()), plan.depth.largest()};
   depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
-  return {model.config_json(),  run.device.type(),  run.config.batch_size, depths,
-          run.config.recompute, plan.trained_prefix};
+  return {model.config_json(),
+          run.device.type(),
+          run.config.batch_size,
+          depths,
+          run.config.recompute,
+          plan.trained_prefix,
+          teacher_config(run, model.config())};
 }
 
 void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device) {
@@ -107,6 +159,9 @@ void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& mo
       run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size, context,
       plan.depth.random() ? fmt::format("{} in {}..{}", plan.depth.sampler, plan.depth.smallest(), plan.depth.largest())
                           : std::to_string(plan.depth.depth));
+  if (!run.config.teacher.empty())
+    fmt::print("teacher: {}, weight {}, temperature {}\n", run.config.teacher, plan.distillation.weight,
+               plan.distillation.temperature);
 }
 
 int train(Run& run, const Flags& flags, const std::string& command) {
@@ -136,23 +191,21 @@ int train(Run& run, const Flags& flags, const std::string& command) {
   const MemoryNeeds needs = memory_needs(run, plan, *model);
   const MemoryPlan memory = plan_memory(needs);
   print_header(run, plan, *model, *device);
+  check_init_map(run, *model);
   fmt::print("{}", describe(memory));
   check_fits(memory, needs, available_memory());
 
   model->params().allocate(*device, dtype);
   model->params().allocate_gradients(plan.trained_prefix);
-  if (run.config.resume)
-    load_parameters(model->params(), run.checkpoint / "model.safetensors");
-  else if (!run.config.init_from.empty())
-    load_parameters(model->params(), resolve_checkpoint(run.config.init_from) / "model.safetensors");
-  else
-    model->params().initialize(run.config.seed);
+  fill(run, *model);
+  std::unique_ptr<LanguageModel> teacher;
+  if (!run.config.teacher.empty()) teacher = load_model(run.config.teacher, *device, dtype);
 
   make_directories(run.config.out);
   const DirectoryLock lock(run.config.out);
   if (!run.config.resume) claim_directory(run.config.out, run.config.overwrite);
   run.start.flags = run_flags(run);
-  Trainer trainer(plan, *model, std::move(train), std::move(val), run.start, command);
+  Trainer trainer(plan, *model, std::move(train), std::move(val), run.start, command, teacher.get());
   if (run.config.resume) {
     trainer.load_moments(run.checkpoint);
     fmt::print("resumed after step {} from {}\n", run.start.step, run.checkpoint.string());

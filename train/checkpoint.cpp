@@ -1,11 +1,6 @@
 #include "train/checkpoint.h"
 
-#include <fcntl.h>
-#include <stdio.h>  // renameat2
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 
 #include "core/safetensors.h"
@@ -34,14 +29,6 @@ std::string pointer(const fs::path& out, const char* name) {
   check(step_number(text).has_value(), "{}: must hold the name of a step directory, not \"{}\"", (out / name).string(),
         text);
   return text;
-}
-
-// Puts `fresh` in the place of `old`, which may exist, at no moment leaving neither there.
-void replace_directory(const fs::path& fresh, const fs::path& old) {
-  if (!fs::exists(old)) return fs::rename(fresh, old);
-  if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, old.c_str(), RENAME_EXCHANGE) != 0)
-    throw fs::filesystem_error("exchange", fresh, old, std::error_code(errno, std::generic_category()));
-  fs::remove_all(fresh);
 }
 
 std::string trainer_json(const TrainerState& state) {
@@ -152,31 +139,22 @@ std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& de
 void save_checkpoint(const fs::path& out, const LanguageModel& model, const Moments& moments, const TrainerState& state,
                      bool best, int keep) {
   const std::string name = step_name(state.step);
-  const fs::path temporary = out / fmt::format(".{}.tmp-{}", name, getpid());
   const Params& params = model.params();
+  DirectoryWriter step(out / name);
+  write_file(step / "config.json", to_text(model.config_json(), 1) + "\n");
+  write_safetensors(step / "model.safetensors", flat_parts(params, params.values(), ""),
+                    {{"format", "grt"}, {"step", std::to_string(state.step)}});
+  std::vector<NamedTensor> both = flat_parts(params, moments.m, "m.");
+  for (NamedTensor& t : flat_parts(params, moments.v, "v.")) both.push_back(std::move(t));
+  write_safetensors(step / "optimizer.safetensors", both);
+  write_file(step / "trainer.json", trainer_json(state));
+  step.replace();
+  if (best) write_file(out / "best", name + "\n");  // first: a resumed run would not find it again
+  write_file(out / "latest", name + "\n");
   try {
-    make_directories(temporary);
-    write_file(temporary / "config.json", to_text(model.config_json(), 1) + "\n");
-    write_safetensors(temporary / "model.safetensors", flat_parts(params, params.values(), ""),
-                      {{"format", "grt"}, {"step", std::to_string(state.step)}});
-    std::vector<NamedTensor> both = flat_parts(params, moments.m, "m.");
-    for (NamedTensor& t : flat_parts(params, moments.v, "v.")) both.push_back(std::move(t));
-    write_safetensors(temporary / "optimizer.safetensors", both);
-    write_file(temporary / "trainer.json", trainer_json(state));
-    sync_directory(temporary);
-    replace_directory(temporary, out / name);
-    sync_directory(out);
-    if (best) write_file(out / "best", name + "\n");  // first: a resumed run would not find it again
-    write_file(out / "latest", name + "\n");
     remove_old(out, name, keep);
   } catch (const fs::filesystem_error& e) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    fail("{}: cannot save a checkpoint: {}", (out / name).string(), e.code().message());
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    throw;
+    fail("{}: older checkpoints cannot be removed: {}", out.string(), e.code().message());
   }
 }
 

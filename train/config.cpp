@@ -29,6 +29,20 @@ std::string trained_prefix(const TrainConfig& c, const LanguageModel& model) {
   return "exit_gate.";
 }
 
+Distillation distillation_of(const TrainConfig& c, const LanguageModel& model) {
+  if (c.teacher.empty()) {
+    check(!c.distill_weight && !c.distill_temperature, "--distill-{}: needs a --teacher",
+          c.distill_weight ? "weight" : "temperature");
+    return {};
+  }
+  check(model.config().architecture != "ouro",
+        "--teacher: ouro weights the losses of its exits token by token and cannot learn from one");
+  const Distillation rule{c.distill_weight.value_or(0.5), c.distill_temperature.value_or(1)};
+  within("distill-weight", rule.weight, 0, 1);
+  within("distill-temperature", rule.temperature, 0.01, 100);
+  return rule;
+}
+
 }  // namespace
 
 void apply_recipe(TrainConfig& c, const Flags& flags) {
@@ -86,6 +100,9 @@ TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {
         c.depth_scope);
   plan.depth_per_step = c.depth_scope == "step";
   plan.trained_prefix = trained_prefix(c, model);
+  plan.distillation = distillation_of(c, model);
+  check(c.init_map.empty() || c.init_map == "middle", "--init-map: the only one is middle, not \"{}\"", c.init_map);
+  check(c.init_map.empty() || !c.init_from.empty(), "--init-map: needs --init-from, a dense checkpoint");
   plan.order = {.kind = data_order(c.data_order),
                 .seed = c.seed,
                 .context_length = model.config().context_length,

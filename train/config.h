@@ -15,11 +15,11 @@
 namespace grt {
 
 struct TrainConfig {
-  std::string model, data_train, data_val, out, init_from, recipe, config;
+  std::string model, data_train, data_val, out, init_from, init_map, teacher, recipe, config;
   std::optional<std::int64_t> steps, warmup_steps, lr_decay_steps, eval_every, save_every;
   std::int64_t batch_size = 8, grad_accum = 1, eval_batches = 0;
   double lr = 6e-4;
-  std::optional<double> min_lr, peak_tflops;
+  std::optional<double> min_lr, peak_tflops, distill_weight, distill_temperature;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, grad_clip = 1.0;
   int keep = 2;
   std::uint64_t seed = 1337;
@@ -55,6 +55,11 @@ struct TrainConfig {
     v("resume", resume, "go on from OUT/latest");
     v("overwrite", overwrite, "remove an earlier run in OUT");
     v("init-from", init_from, "checkpoint whose weights to start from; the optimizer starts anew");
+    v("init-map", init_map,
+      "middle: --init-from is a dense model, whose first, middle and last blocks become prelude, core and coda");
+    v("teacher", teacher, "checkpoint whose next-token distribution the model learns from, beside the text");
+    v("distill-weight", distill_weight, "w of (1 - w) cross-entropy + w t^2 KL(teacher || model) (default: 0.5)");
+    v("distill-temperature", distill_temperature, "t that both logits are divided by in the KL (default: 1)");
     v("stage", stage, "what to train: all, or gate: ouro's exit gate by itself, the model of --init-from frozen");
     v("seed", seed, "of initial weights, data order, depths and noise");
     v("depth-sampler", depth_sampler,
@@ -80,6 +85,7 @@ struct TrainPlan {
   std::string trained_prefix;  // of the names of the weights to train; empty: all
   TrainingOrder order;
   std::vector<int> eval_depths;
+  Distillation distillation;  // where there is a teacher
 };
 
 // Applies --recipe where a flag was not given.

@@ -6,6 +6,7 @@
 
 #include "train/host.h"
 #include "train/optimizer.h"
+#include "train/routes.h"
 
 namespace grt {
 
@@ -84,8 +85,13 @@ std::vector<std::vector<double>> Decoder::feed(std::span<const Feed> feeds, std:
     for (std::int64_t t = 0; t < count; t += kTokensAsAlone)
       cache_->expect(feed.sequence, std::min(kTokensAsAlone, count - t));
   }
+  const Tensor tokens = tokens_of(parts);
+  Pass pass = this->pass();
+  Routes routes;
+  if (options_.count_steps) pass.look = routes.next(1, tokens.numel());
   std::vector<std::vector<double>> logits;
-  model_.exits(tokens_of(parts), depths, pass(), [&](int, const Var& z) { logits.push_back(logits_of(z.value())); });
+  model_.exits(tokens, depths, pass, [&](int, const Var& z) { logits.push_back(logits_of(z.value())); });
+  keep_steps(parts, routes.steps());
   for (std::size_t i = 0; i < parts.size(); ++i)
     for (const std::vector<double>& exit : logits) check_finite(exit, parts[i].sequence);
   return logits;
@@ -97,13 +103,19 @@ void Decoder::take_back(std::int64_t sequence, std::int64_t count) {
   cache_->forget(sequence, static_cast<std::int64_t>(window.size()));
 }
 
+std::vector<std::vector<int>> Decoder::steps() const {
+  std::vector<std::vector<int>> all;
+  for (const Sequence& sequence : sequences_) all.push_back(sequence.steps);
+  return all;
+}
+
 std::int64_t Decoder::room(std::int64_t sequence) const {
   return capacity_ - static_cast<std::int64_t>(sequences_.at(sequence).window.size());
 }
 
 Decoder::Fresh Decoder::append(const Feed& feed) {
   Sequence& sequence = sequences_.at(feed.sequence);
-  auto position = sequence.dropped + static_cast<std::int64_t>(sequence.window.size());
+  std::int64_t position = sequence.length();
   for (const int id : feed.ids) check_id(id, position++);
   sequence.window.insert(sequence.window.end(), feed.ids.begin(), feed.ids.end());
   const auto whole = [&] { return static_cast<std::int64_t>(sequence.window.size()); };
@@ -117,9 +129,13 @@ std::vector<double> Decoder::after(std::span<const Fresh> parts) {
   if (!cache_) return run_plain(parts);
   for (const Fresh& part : parts) cache_->expect(part.sequence, part.count);
   std::optional<Halt> halt;
+  const Tensor tokens = tokens_of(parts);
   Pass pass = this->pass();
-  if (options_.exit) halt.emplace(model_, *options_.exit).enter(pass);
-  const Tensor z = model_.hidden(tokens_of(parts), depth_, pass).value();
+  Routes routes;
+  if (options_.count_steps) pass.look = routes.next(1, tokens.numel());
+  if (options_.exit) halt.emplace(model_, *options_.exit).enter(pass);  // of a model that does not route
+  const Tensor z = model_.hidden(tokens, depth_, pass).value();
+  keep_steps(parts, halt ? halt->depths() : routes.steps());
 
   const Tensor last = Tensor::empty({static_cast<std::int64_t>(parts.size()), z.shape().last()}, z.dtype(), z.device());
   std::int64_t row = -1;
@@ -138,7 +154,12 @@ std::vector<double> Decoder::after(std::span<const Fresh> parts) {
 std::vector<double> Decoder::run_plain(std::span<const Fresh> parts) {
   std::vector<double> all;
   for (const Fresh& part : parts) {
-    const Tensor z = model_.hidden(tokens_of(std::span(&part, 1)), depth_, pass()).value();
+    const std::span<const Fresh> alone(&part, 1);
+    Pass pass = this->pass();
+    Routes routes;
+    if (options_.count_steps) pass.look = routes.next(1, part.count);
+    const Tensor z = model_.hidden(tokens_of(alone), depth_, pass).value();
+    keep_steps(alone, routes.steps());
     const std::vector<double> logits = logits_of(z.rows(part.count - 1, 1));
     check_finite(logits, part.sequence);
     all.insert(all.end(), logits.begin(), logits.end());
@@ -166,6 +187,18 @@ Pass Decoder::pass() {
   return pass;
 }
 
+// `of_rows`: of each row of the pass; none where the model routes nothing and takes each token through all steps.
+void Decoder::keep_steps(std::span<const Fresh> parts, std::span<const int> of_rows) {
+  if (!options_.count_steps) return;
+  std::size_t row = 0;
+  for (const Fresh& part : parts) {
+    Sequence& sequence = sequences_[part.sequence];
+    sequence.steps.resize(static_cast<std::size_t>(sequence.length()));
+    for (auto i = sequence.steps.end() - part.count; i != sequence.steps.end(); ++i, ++row)
+      *i = of_rows.empty() ? depth_ : of_rows[row];
+  }
+}
+
 // Of each row of z (..., d).
 std::vector<double> Decoder::logits_of(const Tensor& z) const {
   const std::vector<double> padded = host_values(model_.logits(z));
@@ -178,11 +211,8 @@ std::vector<double> Decoder::logits_of(const Tensor& z) const {
 void Decoder::check_finite(std::span<const double> logits, std::int64_t sequence) const {
   const auto bad = std::find_if(logits.begin(), logits.end(), [](double l) { return !std::isfinite(l); });
   if (bad == logits.end()) return;
-  const std::string weight = first_bad_weight(model_.params());
-  const Sequence& s = sequences_[sequence];
   fail("the logit of id {} is {} after {} tokens; {}", (bad - logits.begin()) % model_.config().vocab_size, *bad,
-       s.dropped + static_cast<std::int64_t>(s.window.size()),
-       weight.empty() ? "all weights are finite" : "the first bad weight: " + weight);
+       sequences_[sequence].length(), blame_weights(model_.params()));
 }
 
 // Halves of a full context, as many as are needed, so that its oldest tokens go a few times in a long text and not at

@@ -17,6 +17,7 @@ struct DecodeOptions {
   std::uint64_t seed = 1337;      // poisson: of the initial state
   // What the cache keeps. Whatever it is, a prompt, and a context computed anew, is exact.
   KvStrategy kv = KvStrategy::full;
+  bool count_steps = false;           // keep how many steps each token takes
   std::optional<ExitRule> exit = {};  // how a token, of the prompt too, stops before `depth`; none: no token does
 };
 
@@ -49,6 +50,8 @@ class Decoder {
 
   int depth() const { return depth_; }
   const std::vector<int>& exit_depths() const { return exit_depths_; }  // of each row that start() or next() gave
+  // With count_steps, for each sequence: the steps of each token fed, from the first of the prompt on.
+  std::vector<std::vector<int>> steps() const;
   std::int64_t cache_bytes() const { return cache_ ? cache_->bytes() : 0; }
   std::int64_t substituted() const { return cache_ ? cache_->substituted() : 0; }
 
@@ -56,6 +59,9 @@ class Decoder {
   struct Sequence {
     std::vector<int> window;   // the tokens that it sees
     std::int64_t dropped = 0;  // before them
+    std::vector<int> steps;    // of each token fed, those dropped as well
+
+    std::int64_t length() const { return dropped + static_cast<std::int64_t>(window.size()); }
   };
   // The newest `count` tokens of a sequence, those before them being in the cache.
   struct Fresh {
@@ -67,6 +73,7 @@ class Decoder {
   std::vector<double> run_plain(std::span<const Fresh> parts);
   Tensor tokens_of(std::span<const Fresh> parts) const;
   Pass pass();
+  void keep_steps(std::span<const Fresh> parts, std::span<const int> of_rows);
   std::vector<double> logits_of(const Tensor& z) const;
   void check_finite(std::span<const double> logits, std::int64_t sequence) const;
   void check_id(int id, std::int64_t position) const;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "train/host.h"
+#include "train/routes.h"
 
 namespace grt {
 namespace {
@@ -28,6 +29,17 @@ class Tally {
   std::int64_t count_ = 0;
   double sum_ = 0, squares_ = 0;
 };
+
+// Calls f(row) for each row of a batch of windows whose target comes after the first `scored` ones.
+template <class F>
+void for_scored_rows(std::span<const Window> part, std::int64_t scored, F&& f) {
+  std::int64_t first_row = 0;
+  for (const Window& window : part) {
+    for (std::int64_t t = scored - window.begin; t < window.targets; ++t) f(static_cast<std::size_t>(first_row + t));
+    scored = window.begin + window.targets;
+    first_row += window.targets;
+  }
+}
 
 // A window every `stride` ids, up to the first that reaches the end.
 std::vector<Window> overlapping_windows(std::int64_t tokens, std::int64_t context_length, std::int64_t stride) {
@@ -77,6 +89,13 @@ void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<co
   }
 }
 
+void add_routes(Json& record, const EvalResult& result) {
+  if (result.depth_histogram.empty()) return;
+  Json& histogram = record["depth_histogram"] = Json::object();
+  for (const auto& [steps, share] : result.depth_histogram) histogram[std::to_string(steps)] = share;
+  record["router_entropy"] = result.router_entropy ? Json(*result.router_entropy) : Json(nullptr);
+}
+
 EvalResult evaluate(const LanguageModel& model, const TokenData& data, const EvalOptions& options) {
   check_options(model, options);
   const std::int64_t T = model.config().context_length;
@@ -94,18 +113,16 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
   std::map<int, Tally> tallies;
   std::map<std::string, Tally> further;
   EvalResult result;
+  std::map<int, std::int64_t> by_steps;
+  Routes routes;
   std::int64_t scored = 0;  // ids [1, scored] have been targets
   for (const std::span<const Window> part : batches) {
     const Batch batch = evaluation_batch(data, part, model.device());
     const auto add = [&](Tally& tally, const Tensor& rows) {
       const std::vector<double> losses = host_values(rows);
-      std::int64_t end = scored, first_loss = 0;
-      for (const Window& window : part) {
-        for (std::int64_t t = end - window.begin; t < window.targets; ++t) tally.add(losses[first_loss + t]);
-        end = window.begin + window.targets;
-        first_loss += window.targets;
-      }
+      for_scored_rows(part, scored, [&](std::size_t row) { tally.add(losses[row]); });
     };
+    if (options.causal_routing) pass.look = routes.next(batch.tokens.dim(0), batch.tokens.dim(1));
     const auto visit = [&](int depth, const Var& z) { add(tallies[depth], model.losses(z.value(), batch.targets)); };
     if (options.kv == KvStrategy::full)
       model.exits(batch.tokens, options.depths, pass, visit);
@@ -114,12 +131,17 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
     if (options.further && options.kv == KvStrategy::full)
       for (const auto& [name, losses] : model.further_losses(batch.tokens, batch.targets, pass))
         add(further[name], losses);
+    if (!routes.steps().empty())
+      for_scored_rows(part, scored, [&](std::size_t row) { ++by_steps[routes.steps()[row]]; });
     scored = part.back().begin + part.back().targets;
     result.windows += static_cast<std::int64_t>(part.size());
     if (options.progress && !options.progress(result.windows, all)) break;
   }
   for (const auto& [depth, tally] : tallies) result.by_depth[depth] = tally.result();
   for (const auto& [name, tally] : further) result.further[name] = tally.result();
+  for (const auto& [steps, count] : by_steps)
+    result.depth_histogram[steps] = static_cast<double>(count) / static_cast<double>(scored);
+  result.router_entropy = routes.entropy();
   result.tokens = scored;
   return result;
 }

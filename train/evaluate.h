@@ -34,7 +34,11 @@ struct DepthLoss {
 struct EvalResult {
   std::map<int, DepthLoss> by_depth;
   std::map<std::string, DepthLoss> further;  // by the model's name for it
-  std::int64_t tokens = 0;                   // predicted
+  // With causal routing: the share of the predicting tokens that took so many steps, by their number; and the mean
+  // entropy of a router's decision, in nats (ln 2: it could not tell).
+  std::map<int, double> depth_histogram;
+  std::optional<double> router_entropy;
+  std::int64_t tokens = 0;  // predicted
   std::int64_t windows = 0;
 };
 
@@ -45,6 +49,8 @@ void check_options(const LanguageModel& model, const EvalOptions& options);
 // the cache keeps of those before it. Under `full` the same to rounding.
 void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<const int> depths, const Pass& pass,
                   KvStrategy kv, const LanguageModel::Visit& visit);
+
+void add_routes(Json& record, const EvalResult& result);  // depth_histogram and router_entropy, if there are any
 
 EvalResult evaluate(const LanguageModel& model, const TokenData& data, const EvalOptions& options);
 

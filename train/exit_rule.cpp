@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "train/distribution.h"
 #include "train/host.h"
 
 namespace grt {
@@ -14,21 +15,14 @@ constexpr const char* kNames[] = {"kl", "gate", "prob"};
 
 const char* name_of(HaltKind kind) { return kNames[static_cast<int>(kind)]; }
 
-double log_sum_exp(std::span<const double> logits) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const double l : logits) sum += std::exp(l - largest);
-  return largest + std::log(sum);
-}
-
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// The real columns of each row's logits.
-std::vector<std::vector<double>> logit_rows(const LanguageModel& model, const Tensor& z) {
+// The log-probabilities of each row's exit.
+std::vector<std::vector<double>> log_probabilities(const LanguageModel& model, const Tensor& z) {
   const std::vector<double> padded = host_values(model.logits(z));
   const std::int64_t V = model.config().vocab_size, Vp = model.config().padded_vocab_size;
   std::vector<std::vector<double>> rows;
-  for (auto row = padded.begin(); row != padded.end(); row += Vp) rows.emplace_back(row, row + V);
+  for (auto row = padded.begin(); row != padded.end(); row += Vp) log_softmax(rows.emplace_back(row, row + V));
   return rows;
 }
 
@@ -53,16 +47,6 @@ void check_exit(const LanguageModel& model, const ExitRule& rule) {
   constexpr const char* kWhose[] = {"grt and poisson", "grt with its gate", "ouro"};
   check(model.halts(rule.kind), "--exit: {} is a rule of {}, not of this {} model", name_of(rule.kind),
         kWhose[static_cast<int>(rule.kind)], model.config().architecture);
-}
-
-double kl_divergence(std::span<const double> p_logits, std::span<const double> q_logits) {
-  const double p_sum = log_sum_exp(p_logits), q_sum = log_sum_exp(q_logits);
-  double sum = 0;
-  for (std::size_t i = 0; i < p_logits.size(); ++i) {
-    const double p = p_logits[i] - p_sum;
-    sum += std::exp(p) * (p - (q_logits[i] - q_sum));
-  }
-  return std::max(sum, 0.0);  // of equal ones, rounding may leave less
 }
 
 ExitMeter::ExitMeter(const LanguageModel& model, HaltKind kind) : model_(model), kind_(kind) {
@@ -92,7 +76,7 @@ void ExitMeter::keep(std::span<const std::int32_t> rows) {
 }
 
 std::vector<double> ExitMeter::divergences(const Tensor& z) {
-  std::vector<std::vector<double>> rows = logit_rows(model_, z);
+  std::vector<std::vector<double>> rows = log_probabilities(model_, z);
   std::vector<double> list(rows.size(), std::numeric_limits<double>::infinity());
   for (std::size_t i = 0; i < now_.size(); ++i) list[i] = kl_divergence(now_[i], rows.at(i));
   now_ = std::move(rows);

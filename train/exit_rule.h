@@ -17,9 +17,6 @@ struct ExitRule {
 ExitRule exit_rule(const std::string& text);  // "kl:x", "gate:x" or "prob:x"; throws Error naming --exit
 void check_exit(const LanguageModel& model, const ExitRule& rule);  // does the model have what the rule looks at?
 
-// KL(p || q) of the softmaxes, in nats.
-double kl_divergence(std::span<const double> p_logits, std::span<const double> q_logits);
-
 // What a rule looks at, step after step of one pass.
 class ExitMeter {
  public:
@@ -43,9 +40,10 @@ class ExitMeter {
   const LanguageModel& model_;
   HaltKind kind_;
   Look look_;
-  Tensor shown_;                          // what the pass computed last: the gate's or the exit gate's logit
-  double temperature_ = 1;                // of the gate
-  std::vector<std::vector<double>> now_;  // of each row under way: kl: the last exit's logits; prob: that of going on
+  Tensor shown_;            // what the pass computed last: the gate's or the exit gate's logit
+  double temperature_ = 1;  // of the gate
+  std::vector<std::vector<double>>
+      now_;  // of each row under way: kl: the last exit's log-probabilities; prob: that of going on
 };
 
 // A rule at work in one pass: kl stops a token after step r >= 2 when the divergence is below the threshold (Geiping et

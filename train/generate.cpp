@@ -55,6 +55,9 @@ class Generation {
     if (speculator_) stats_.speculation = speculator_->stats();
     stats_.cache_bytes = decoder_.cache_bytes();
     stats_.substituted = decoder_.substituted();
+    stats_.steps = decoder_.steps();
+    for (std::size_t i = 0; i < stats_.steps.size(); ++i)  // drafts may have gone on beyond the end
+      if (stats_.steps[i].size() > lengths_[i]) stats_.steps[i].resize(lengths_[i]);
     return stats_;
   }
 
@@ -91,6 +94,7 @@ class Generation {
     for (std::size_t p = 0; p < prompts.size(); ++p) {
       const auto length = static_cast<std::int64_t>(prompts[p].size());
       stats_.prompt_tokens += length;
+      lengths_.insert(lengths_.end(), options_.samples, prompts[p].size());
       for (int i = 0; i < options_.samples && options_.tokens > 0; ++i) {
         Active a{static_cast<std::int64_t>(active_.size()), length, options_.tokens};
         take(a, choose(of(once, p), options_.sampling, i, length), exits[p], of(compared, p));
@@ -116,6 +120,7 @@ class Generation {
     --a.left;
     ++stats_.depths[depth];
     ++stats_.new_tokens;
+    ++lengths_[a.sequence];
     on_token_(static_cast<int>(a.sequence), token);
   }
 
@@ -164,6 +169,7 @@ class Generation {
   std::optional<Decoder> full_depth_;
   std::optional<Speculator> speculator_;
   std::vector<Active> active_;
+  std::vector<std::size_t> lengths_;  // of each continuation, with its prompt
   GenerateStats stats_;
   std::int64_t agreed_ = 0;
 };

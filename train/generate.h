@@ -33,6 +33,9 @@ struct GenerateStats {
   std::optional<double> agreement = {};     // share of new tokens that full depth would have chosen after the same text
   std::int64_t substituted = 0;             // keys and values of steps not taken, copied from an earlier step
   SpeculationStats speculation = {};
+  // With count_steps, for each continuation: the steps of each token of the prompt and of each new one but the last,
+  // which is chosen and not fed.
+  std::vector<std::vector<int>> steps = {};
 };
 
 // Calls on_token for each token as soon as it is chosen. Continuation `sample` is the (sample % samples)th of prompt

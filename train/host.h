@@ -1,6 +1,7 @@
 // A tensor's values where the host can read them.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "core/tensor.h"
@@ -15,6 +16,14 @@ inline std::vector<double> host_values(const Tensor& t) {
     t.device().sync();
     return std::vector<double>(values.begin(), values.end());
   });
+}
+
+// The values of an i32 tensor.
+inline std::vector<std::int32_t> host_ids(const Tensor& t) {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(t.numel()));
+  t.device().copy(values.data(), t.raw(), t.bytes());
+  t.device().sync();
+  return values;
 }
 
 }  // namespace grt

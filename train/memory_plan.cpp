@@ -9,7 +9,7 @@ namespace grt {
 std::int64_t MemoryPlan::total() const {
   std::int64_t deepest = 0;
   for (const auto& [depth, bytes] : activations) deepest = std::max(deepest, bytes);
-  return weights + gradients + moments + deepest;
+  return weights + gradients + moments + teacher + deepest;
 }
 
 MemoryPlan plan_memory(const MemoryNeeds& needs) {
@@ -22,6 +22,13 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
   const auto gradients = static_cast<std::int64_t>(device->in_use()) - weights;
 
   MemoryPlan plan{weights, gradients, 2 * weights, {}};
+  std::unique_ptr<LanguageModel> teacher;
+  if (!needs.teacher.is_null()) {
+    const std::size_t before = device->in_use();
+    teacher = make_model(needs.teacher, "memory plan");
+    teacher->params().allocate(*device, needs.dtype);
+    plan.teacher = static_cast<std::int64_t>(device->in_use() - before);
+  }
   const std::int64_t time = model->config().context_length;
   const Tensor tokens = Tensor::empty({needs.batch_size, time}, DType::i32, *device);
   for (const int depth : needs.depths) {
@@ -30,10 +37,11 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
     Tape tape;
     Var loss;
     {
+      Pass pass{.training = true, .recompute = needs.recompute, .exit_gate_alone = !needs.trained_prefix.empty()};
+      std::optional<Teacher> taught;
+      if (teacher) pass.teacher = &taught.emplace(teacher->teach(tokens, {}));
       Record on(&tape);
-      loss = model->loss(
-          tokens, tokens, depth,
-          {.training = true, .recompute = needs.recompute, .exit_gate_alone = !needs.trained_prefix.empty()});
+      loss = model->loss(tokens, tokens, depth, pass);
     }
     tape.backward(loss, Tensor::empty({1}, needs.dtype, *device));
     loss = {};
@@ -44,8 +52,10 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
 }
 
 std::string describe(const MemoryPlan& plan) {
-  std::string text = fmt::format("memory: weights {}, gradients {}, moments {}, activations at depth",
-                                 human_bytes(plan.weights), human_bytes(plan.gradients), human_bytes(plan.moments));
+  std::string text = fmt::format("memory: weights {}, gradients {}, moments {}, ", human_bytes(plan.weights),
+                                 human_bytes(plan.gradients), human_bytes(plan.moments));
+  if (plan.teacher > 0) text += fmt::format("teacher {}, ", human_bytes(plan.teacher));
+  text += "activations at depth";
   for (const auto& [depth, bytes] : plan.activations) text += fmt::format(" {}: {},", depth, human_bytes(bytes));
   text.pop_back();
   return text + fmt::format("; together {}\n", human_bytes(plan.total()));

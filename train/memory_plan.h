@@ -12,6 +12,7 @@ namespace grt {
 struct MemoryPlan {
   std::int64_t weights, gradients, moments;  // bytes
   std::map<int, std::int64_t> activations;   // by depth: the peak of a forward and backward pass, beyond the above
+  std::int64_t teacher = 0;                  // its weights; its pass is part of the activations
   std::int64_t total() const;                // with the deepest pass
 };
 
@@ -22,6 +23,7 @@ struct MemoryNeeds {
   std::vector<int> depths;
   bool recompute;
   std::string trained_prefix = {};  // of the names of the weights that are trained
+  Json teacher = nullptr;           // the configuration of a model to learn from
 };
 
 MemoryPlan plan_memory(const MemoryNeeds& needs);

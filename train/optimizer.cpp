@@ -62,4 +62,9 @@ std::string first_bad_weight(const Params& params) {
   return {};
 }
 
+std::string blame_weights(const Params& params) {
+  const std::string weight = first_bad_weight(params);
+  return weight.empty() ? "all weights are finite" : "the first bad weight: " + weight;
+}
+
 }  // namespace grt

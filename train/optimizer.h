@@ -34,5 +34,7 @@ class Optimizer {
 std::string first_bad_gradient(const Params& params);
 // The same for the weights themselves, in the order of declaration.
 std::string first_bad_weight(const Params& params);
+// The same as the end of an error about a result: "the first bad weight: ...", or that all weights are finite.
+std::string blame_weights(const Params& params);
 
 }  // namespace grt

@@ -124,7 +124,7 @@ Json properties(const std::string& preset) {
           {"weights of each step's own", yes(has_parameter(*model, "lora.") || has_parameter(*model, "router."))},
           {"exits", depth_range(depths)},
           {"training depth", model->default_depth_rule().sampler},
-          {"every exit trained for", yes(model->trains_exits())},
+          {"shallower exits trained for", yes(model->trains_exits())},
           {"prelude enters every step", yes(has_parameter(*model, "inject.") || has_parameter(*model, "adapter."))},
           {"input-dependent gate", gate_of(*model)},
           {"randomness in the state", yes(positive("state_noise") || config.value("initial_state", "") == "random")},

@@ -1,15 +1,16 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 
-#include "train/evaluate.h"
 #include "train/host.h"
 
 namespace grt {
 namespace {
 
+constexpr double kCollapsedShare = 0.99;          // of tokens at one depth: worth a warning
 constexpr std::uint32_t kDepthSite = 0x64657074;  // "dept"
 constexpr std::uint32_t kNoiseSite = 0x6e6f6973;  // "nois"
 
@@ -28,10 +29,17 @@ NoiseKey noise_key(std::uint64_t seed, std::int64_t step, std::int64_t index) {
 
 }  // namespace
 
+int draw_depth(const TrainPlan& plan, std::int64_t step, std::int64_t index) {
+  const std::uint64_t draw = plan.depth_per_step ? 0 : static_cast<std::uint64_t>(index);
+  const NoiseKey run{plan.config.seed, static_cast<std::uint32_t>(step), kDepthSite};
+  return plan.depth.draw({random_u64(run, draw), 0, kDepthSite});
+}
+
 Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
-                 TrainerState start, std::string resume_command)
+                 TrainerState start, std::string resume_command, const LanguageModel* teacher)
     : plan_(plan),
       model_(model),
+      teacher_(teacher),
       train_(std::move(train)),
       val_(std::move(val)),
       state_(std::move(start)),
@@ -85,7 +93,7 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
   model_.params().clear_gradients();
   for (std::int64_t i = 0; i < n; ++i) {
     if (signals_.received() != 0) return false;
-    const int depth = draw_depth(step, i);
+    const int depth = draw_depth(plan_, step, i);
     stats.loss += micro_batch(step, i, depth) / static_cast<double>(n);
     stats.depth += depth / static_cast<double>(n);
     stats.flops += executed_flops(depth);
@@ -106,30 +114,24 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
 // Adds this micro-batch's share to the gradients and returns its loss.
 double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
-  Pass pass = this->pass(step, index);
-  pass.recompute = plan_.config.recompute;
   Tape tape;
-  Var loss;
-  {
-    Record on(&tape);
-    loss = model_.loss(batch.tokens, batch.targets, depth, pass);
-  }
+  const Var loss = batch_loss(batch, step, index, depth, &tape);
   const double value = host_values(loss.value())[0];
   if (!std::isfinite(value)) stop_on_bad_loss(step, index, depth, value);
   tape.backward(loss, scalar(1.0 / static_cast<double>(plan_.config.grad_accum), loss.value()));
   return value;
 }
 
-Pass Trainer::pass(std::int64_t step, std::int64_t index) const {
-  return {.training = true,
-          .key = noise_key(plan_.config.seed, step, index),
-          .exit_gate_alone = !plan_.trained_prefix.empty()};
-}
-
-int Trainer::draw_depth(std::int64_t step, std::int64_t index) const {
-  const std::uint64_t draw = plan_.depth_per_step ? 0 : static_cast<std::uint64_t>(index);
-  const NoiseKey run{plan_.config.seed, static_cast<std::uint32_t>(step), kDepthSite};
-  return plan_.depth.draw({random_u64(run, draw), 0, kDepthSite});
+// Recorded on `tape`, if there is one. The teacher's pass never is.
+Var Trainer::batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const {
+  Pass pass{.training = true,
+            .key = noise_key(plan_.config.seed, step, index),
+            .recompute = tape && plan_.config.recompute,
+            .exit_gate_alone = !plan_.trained_prefix.empty()};
+  std::optional<Teacher> teacher;
+  if (teacher_) pass.teacher = &teacher.emplace(teacher_->teach(batch.tokens, plan_.distillation));
+  const Record on(tape);
+  return model_.loss(batch.tokens, batch.targets, depth, pass);
 }
 
 // Of a micro-batch; rehearsed once for each depth that comes up.
@@ -159,35 +161,62 @@ void Trainer::log_step(const StepStats& stats, double seconds) {
       state_.step, plan_.steps, first_step_);
 }
 
-bool Trainer::validate() {
-  EvalOptions options{
-      .depths = plan_.eval_depths, .batch_size = plan_.config.batch_size, .most_batches = plan_.config.eval_batches};
+std::optional<EvalResult> Trainer::evaluate_now(std::vector<int> depths, bool causal_routing) {
+  EvalOptions options{.depths = std::move(depths),
+                      .batch_size = plan_.config.batch_size,
+                      .most_batches = plan_.config.eval_batches,
+                      .causal_routing = causal_routing};
   options.progress = [&](std::int64_t done, std::int64_t all) {
     progress_.live(fmt::format("step {}/{} | validation {}/{}", state_.step, plan_.steps, done, all), state_.step,
                    plan_.steps, first_step_);
     return signals_.received() == 0;
   };
-  const EvalResult result = evaluate(model_, *val_, options);
-  if (signals_.received() != 0) return false;
+  EvalResult result = evaluate(model_, *val_, options);
+  if (signals_.received() != 0) return std::nullopt;
+  return result;
+}
+
+bool Trainer::validate() {
+  const int full = model_.depths().full;
+  const std::optional<EvalResult> result = evaluate_now(plan_.eval_depths, false);
+  if (!result) return false;
+  const std::vector<Routing> routings = model_.routings();
+  const bool routed = std::any_of(routings.begin(), routings.end(), [](const Routing& r) { return r.causal; });
+  const std::optional<EvalResult> causal = routed ? evaluate_now({full}, true) : EvalResult{};
+  if (!causal) return false;
 
   Json by_depth = Json::object();
   std::string listed;
-  for (const auto& [depth, loss] : result.by_depth) {
+  for (const auto& [depth, loss] : result->by_depth) {
     by_depth[std::to_string(depth)] = loss.mean;
     listed += fmt::format(" {}: {:.4f}", depth, loss.mean);
   }
-  const int full = model_.depths().full;
-  const auto it = result.by_depth.find(full);
-  const double loss = it != result.by_depth.end() ? it->second.mean : result.by_depth.rbegin()->second.mean;
+  const auto it = result->by_depth.find(full);
+  const double loss = it != result->by_depth.end() ? it->second.mean : result->by_depth.rbegin()->second.mean;
   check(std::isfinite(loss), "step {}: the validation loss is {}; {}", state_.step, loss,
         first_bad_weight(model_.params()));
-  log_->write({{"step", state_.step}, {"val_loss", loss}, {"val_loss_by_depth", by_depth}});
+  Json record{{"step", state_.step}, {"val_loss", loss}, {"val_loss_by_depth", by_depth}};
   last_val_ = fmt::format(" | val {:.4f}", loss);
   progress_.line(fmt::format("step {:>6}  validation loss {:.4f}{}", state_.step, loss,
-                             result.by_depth.size() > 1 ? "  by depth" + listed : ""));
+                             result->by_depth.size() > 1 ? "  by depth" + listed : ""));
+  if (routed) record["val_loss_causal"] = causal->by_depth.at(full).mean;
+  add_routes(record, *causal);
+  warn_of_collapse(causal->depth_histogram);
+  log_->write(record);
   if (!state_.best_val_loss || loss < *state_.best_val_loss) state_.best_val_loss = loss;
   state_.validated = state_.step;
   return true;
+}
+
+// Routers that treat all tokens alike are of no use.
+void Trainer::warn_of_collapse(const std::map<int, double>& depth_histogram) {
+  const int full = model_.depths().full;
+  for (const auto& [steps, share] : depth_histogram)
+    if (full > 1 && share > kCollapsedShare)
+      progress_.line(
+          fmt::format("warning: step {}: {:.1f} % of the tokens take {} of {} steps under causal routing: the routers "
+                      "do not tell them apart",
+                      state_.step, 100 * share, steps, full));
 }
 
 void Trainer::save(bool best) {
@@ -220,7 +249,7 @@ void Trainer::stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth,
       if (first.empty() && out.device().kernels().count_not_finite(out) > 0)
         first = fmt::format("the output {} of {}, operation {} of the forward pass", out.shape(), op, count);
     });
-    model_.loss(batch.tokens, batch.targets, depth, pass(step, index));
+    batch_loss(batch, step, index, depth, nullptr);
   }
   fail("step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; {}", step + 1,
        loss, first, last_checkpoint());

@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "train/config.h"
+#include "train/evaluate.h"
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/progress.h"
@@ -18,12 +20,16 @@
 
 namespace grt {
 
+// The depth of a micro-batch: a function of (seed, step, index of the micro-batch over all who compute the step), or
+// with --depth-scope step of (seed, step) alone.
+int draw_depth(const TrainPlan& plan, std::int64_t step, std::int64_t index);
+
 class Trainer {
  public:
   // `start`: where to go on from (step 0: a fresh run); its flags are stored in each checkpoint. `resume_command` is
-  // printed after an interruption.
+  // printed after an interruption. `teacher`, if any, must outlive the trainer.
   Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
-          TrainerState start, std::string resume_command);
+          TrainerState start, std::string resume_command, const LanguageModel* teacher = nullptr);
 
   void load_moments(const fs::path& checkpoint);
   int run();  // the exit code: 0, or 128 + the signal that interrupted
@@ -35,12 +41,13 @@ class Trainer {
 
   bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed
   double micro_batch(std::int64_t step, std::int64_t index, int depth);
-  Pass pass(std::int64_t step, std::int64_t index) const;
-  int draw_depth(std::int64_t step, std::int64_t index) const;
+  Var batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const;
   double executed_flops(int depth);
   bool finish_step();  // false: interrupted
   void log_step(const StepStats& stats, double seconds);
-  bool validate();  // false: interrupted
+  std::optional<EvalResult> evaluate_now(std::vector<int> depths, bool causal_routing);  // none: interrupted
+  bool validate();                                                                       // false: interrupted
+  void warn_of_collapse(const std::map<int, double>& depth_histogram);
   void save(bool best);
   std::string last_checkpoint() const;  // "the last checkpoint is step-00000500", or that there is none
   int interrupted();
@@ -48,6 +55,7 @@ class Trainer {
 
   TrainPlan plan_;
   LanguageModel& model_;
+  const LanguageModel* teacher_;
   TokenData train_;
   std::optional<TokenData> val_;
   TrainerState state_;

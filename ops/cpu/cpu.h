@@ -42,6 +42,8 @@ struct CpuKernels final : Kernels {
   void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;
   // loss.cpp
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override;
+  void distillation(const Tensor&, const Into&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                    const Distillation&, double) override;
   void bce_with_logits(const Tensor&, const Tensor&, const Tensor&) override;
   void bce_with_logits_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, double) override;
   // route.cpp

@@ -63,6 +63,76 @@ void CpuKernels::cross_entropy(const Tensor& losses, const Into& dlogits, const 
   });
 }
 
+namespace {
+
+// Sums over a row, with x and y the student's and the teacher's logits less their largest:
+struct RowSums {
+  double one, student, teacher;  // of e^x, e^(x/t), e^(y/t)
+  double apart;                  // of e^(y/t) (y - x) / t
+};
+
+template <class T>
+RowSums row_sums(const T* x, const T* y, std::int64_t n, T top_x, T top_y, T inverse_t) {
+  constexpr std::int64_t kRun = 4096;                     // in T within a run, over the runs in double
+  const T beyond = 1000 * std::max<T>(1, 1 / inverse_t);  // below the largest, where every exponential is 0
+  RowSums sums{};
+  for (std::int64_t begin = 0; begin < n; begin += kRun) {
+    Vec<T> one{}, student{}, teacher{}, apart{};
+    for_vectors<T>(std::min(kRun, n - begin), [&, x = x + begin, y = y + begin](std::int64_t i, int count) {
+      const Vec<T> dx = load_part(x + i, count, top_x - beyond) - top_x;
+      const Vec<T> dy = load_part(y + i, count, top_y - beyond) - top_y;
+      const Vec<T> weight = exp(dy * inverse_t);
+      one += exp(dx);
+      student += exp(dx * inverse_t);
+      teacher += weight;
+      apart += weight * ((dy - dx) * inverse_t);
+    });
+    sums.one += static_cast<double>(sum_of<T>(one));
+    sums.student += static_cast<double>(sum_of<T>(student));
+    sums.teacher += static_cast<double>(sum_of<T>(teacher));
+    sums.apart += static_cast<double>(sum_of<T>(apart));
+  }
+  return sums;
+}
+
+}  // namespace
+
+// With q, p the student's and teacher's distributions at temperature t:  KL = sum p (ln p - ln q),
+// t^2 dKL/dx = t (q - p). Of equal logits both are exactly 0.
+void CpuKernels::distillation(const Tensor& losses, const Into& dlogits, const Tensor& logits, const Tensor& teacher,
+                              const Tensor& targets, std::int64_t vocab, const Distillation& rule, double scale) {
+  visit_real(logits.dtype(), [&]<class T>() {
+    const std::int64_t stride = logits.shape().last(), teacher_stride = teacher.shape().last();
+    const double w = rule.weight, t = rule.temperature;
+    const T inverse_t = static_cast<T>(1 / t), soft = static_cast<T>(scale * w * t);
+    parallel_for(
+        logits.shape().rows(), std::max<std::int64_t>(1, 8192 / stride), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t r = begin; r < end; ++r) {
+            const T *const x = logits.data<T>() + r * stride, *const y = teacher.data<T>() + r * teacher_stride;
+            const std::int32_t target = targets.data<std::int32_t>()[r];
+            const T top_x = largest(x, vocab), top_y = largest(y, vocab);
+            const RowSums sums = row_sums(x, y, vocab, top_x, top_y, inverse_t);
+            const double ce = std::log(sums.one) + (static_cast<double>(top_x) - static_cast<double>(x[target]));
+            const double kl = sums.apart / sums.teacher + (std::log(sums.student) - std::log(sums.teacher));
+            losses.data<T>()[r] = static_cast<T>((1 - w) * ce + w * t * t * kl);
+            if (!dlogits) continue;
+            T* const dx = dlogits.to.data<T>() + r * stride;
+            const T hard = static_cast<T>(scale * (1 - w) / sums.one), student = static_cast<T>(sums.student),
+                    taught = static_cast<T>(sums.teacher);
+            for_vectors<T>(vocab, [&](std::int64_t i, int count) {
+              const Vec<T> a = load_part(x + i, count) - top_x, b = load_part(y + i, count) - top_y;
+              // Quotients, which are not fused with the subtraction: equal ones cancel.
+              const Vec<T> apart = exp(a * inverse_t) / student - exp(b * inverse_t) / taught;
+              const Vec<T> d = hard * exp(a) + soft * apart;
+              store_part(dx + i, dlogits.add ? load_part(dx + i, count) + d : d, count);
+            });
+            dx[target] -= static_cast<T>(scale * (1 - w));
+            if (!dlogits.add) std::fill(dx + vocab, dx + stride, T(0));
+          }
+        });
+  });
+}
+
 // log(1 + e^-|z|) + max(z, 0) - t z: no digits are lost for large |z|.
 void CpuKernels::bce_with_logits(const Tensor& losses, const Tensor& z, const Tensor& targets) {
   visit_real(z.dtype(), [&]<class T>() {

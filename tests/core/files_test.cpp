@@ -249,6 +249,47 @@ TEST_SUITE("core") {
     CHECK(MappedFile(dir / "empty").bytes().empty());
   }
 
+  TEST_CASE("a directory appears when it is committed, and leaves nothing when it is not") {
+    const TempDir dir;
+    {
+      DirectoryWriter out(dir / "deep/out/");
+      write_file(out / "a", "one");
+      CHECK_FALSE(fs::exists(dir / "deep/out"));
+      out.commit();
+      CHECK(read_file(dir / "deep/out/a") == "one");
+    }
+    {
+      DirectoryWriter out(dir / "deep/other");
+      write_file(out / "a", "two");
+    }
+    std::vector<fs::path> left;
+    for (const auto& entry : fs::directory_iterator(dir / "deep")) left.push_back(entry.path().filename());
+    CHECK(left == std::vector<fs::path>{"out"});
+  }
+
+  TEST_CASE("a directory with something in it is replaced on purpose alone") {
+    const TempDir dir;
+    make_directories(dir / "out");
+    write_file(dir / "out/old", "old");
+    fs::create_directory_symlink(dir / "out", dir / "link");
+    CHECK(contains(error_of([&] {
+                     DirectoryWriter out(dir / "out");
+                     write_file(out / "new", "new");
+                     out.commit();
+                   }),
+                   (dir / "out").string() + ": cannot put in place"));
+    CHECK(read_file(dir / "out/old") == "old");
+    {
+      DirectoryWriter out(dir / "link");
+      write_file(out / "new", "new");
+      out.replace();
+    }
+    CHECK(fs::is_symlink(dir / "link"));
+    CHECK(read_file(dir / "out/new") == "new");
+    CHECK_FALSE(fs::exists(dir / "out/old"));
+    CHECK(std::distance(fs::directory_iterator(dir.path), fs::directory_iterator()) == 2);  // out and link
+  }
+
   TEST_CASE("make_directories makes parents and refuses a place below a file") {
     const TempDir dir;
     make_directories(dir / "a/b/c");

@@ -68,6 +68,26 @@ TEST_SUITE("core") {
     CHECK(strange.err == "tool: unexpected error of unknown type\n");
   }
 
+  TEST_CASE("what was printed before an error stands before it where both go to one place") {
+    const TempDir dir;
+    const std::string log = (dir / "log").string();
+    std::fflush(stdout);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      const int both = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      dup2(both, 1);
+      dup2(both, 2);
+      _exit(run_main("tool", []() -> int {
+        fmt::print("banner\n");
+        fail("no such thing");
+      }));
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(read_file(log).starts_with("banner\ntool: no such thing"));
+  }
+
   TEST_CASE("output that does not arrive is an error") {
     const auto print = [] {
       fmt::print("result\n");

@@ -239,6 +239,15 @@ TEST_SUITE("models") {
     CHECK(test::same_bits(run(true, 1), run(true, 1)));
     CHECK_FALSE(test::same_bits(run(true, 1), run(true, 2)));
     CHECK_FALSE(test::same_bits(run(true, 1), run(false, 1)));
+    // The noise of a micro-batch is that of its key, whatever was computed before; each of its rows has its own.
+    const std::vector<std::int32_t> same(12, 3);
+    const Pass keyed{.training = true, .key = {1, 0, 0}};
+    const Tensor rows = model->hidden(Tensor::from<std::int32_t>({2, 6}, same, test::cpu()), 3, keyed).value();
+    CHECK_FALSE(test::same_bits(rows.range(0, {6, 12}), rows.range(72, {6, 12})));
+
+    const auto quiet = build(toy("grt", {{"state_noise", 0}, {"gate_noise", 0}}));
+    CHECK(test::same_bits(quiet->hidden(in, 3, keyed).value(), quiet->hidden(in, 3, {}).value()));
+
     const Pass kept{.training = true, .key = {1, 0, 0}, .forced_gate = 1.0f};
     CHECK(test::same_bits(model->hidden(in, 3, kept).value(), model->hidden(in, 0, {}).value()));
   }

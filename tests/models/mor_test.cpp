@@ -42,6 +42,26 @@ TEST_SUITE("models") {
     }
   }
 
+  TEST_CASE("mor whose steps take all tokens through a constant gate is a loop whose core is scaled and added") {
+    // One token is taken by every step; with R = 1 the one step takes all.
+    for (const auto& [time, R] : {std::pair(1, 3), std::pair(12, 1)}) {
+      CAPTURE(R);
+      const auto mor = build(toy({{"n_recurrences", R}, {"router_scale", 0.7}}), DType::f64);
+      for (const Param& p : mor->params().all())
+        if (p.name.starts_with("router.")) test::cpu().zero(p.var.value().raw(), p.var.value().bytes());
+      const auto loop =
+          build(toy({{"architecture", "grt"}, {"n_recurrences", R}, {"use_injection", false}, {"use_gate", false}}),
+                DType::f64);
+      const auto& plain = dynamic_cast<const RecurrentModel&>(*loop);
+      const Tensor in = tokens(2, time);
+      const auto u = plain.unroll(in, {});
+      Var h = u.h;
+      for (int r = 0; r < R; ++r) h = h + scale(u.step(h, r), 0.7f * 0.5f);  // sigmoid(0) = 1/2
+      const Tensor expected = plain.finish(h, R, {}).value();
+      CHECK(test::largest_difference(mor->hidden(in, R, {}).value(), expected) < 1e-7);  // the scales are floats
+    }
+  }
+
   TEST_CASE("mor: the loss is the cross-entropy and a share of the routers' losses, at every depth") {
     for (const char* type : {"linear", "mlp"})
       for (const int depth : {1, 2, 3}) {

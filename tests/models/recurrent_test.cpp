@@ -72,7 +72,7 @@ TEST_SUITE("models") {
     const std::map<std::string, std::vector<std::string>> in_each_step = {{"dense", {}},
                                                                           {"grt", {"gate_logit", "input", "proposal"}},
                                                                           {"poisson", {"input", "proposal"}},
-                                                                          {"mor", {"routed"}},
+                                                                          {"mor", {"routed", "router_logit"}},
                                                                           {"rrt", {"input", "proposal"}},
                                                                           {"ouro", {"input", "proposal"}}};
     for (const auto& [architecture, names] : in_each_step) {
@@ -134,13 +134,20 @@ TEST_SUITE("models") {
     const auto model = build(toy("mor"));
     for (const bool causal : {false, true}) {
       const Seen seen = look_at(*model, {.causal_routing = causal});
-      std::int64_t left_out = 0;
+      std::int64_t left_out = 0, chosen_among = 2 * kTime;
       for (int r = 1; r <= 3; ++r) {
         const Tensor routed = seen.at({"routed", r});
         if (!causal || r == 1) CHECK(routed.dim(1) == mor_capacity(kTime, causal ? 1 : r, 3));
         std::vector<bool> taken(2 * kTime);
         for (std::int64_t i = 0; i < routed.numel(); ++i)
           if (const auto t = routed.data<std::int32_t>()[i]; t >= 0) taken[i / routed.dim(1) * kTime + t] = true;
+        if (!causal || r > 1) {
+          const std::vector<double> logits = test::values(seen.at({"router_logit", r}));
+          CHECK(static_cast<std::int64_t>(logits.size()) == chosen_among);
+          chosen_among = std::count(taken.begin(), taken.end(), true);
+          if (causal)
+            CHECK(std::count_if(logits.begin(), logits.end(), [](double z) { return z > 0; }) == chosen_among);
+        }
         for (std::int64_t i = 0; i < 2 * kTime; ++i) {
           const Tensor before = seen.at({"state", r - 1}).rows(i, 1), after = seen.at({"state", r}).rows(i, 1);
           CHECK(test::same_bits(before, after) == !taken[i]);

@@ -67,6 +67,7 @@ TEST_SUITE("ops") {
                                               "bce_with_logits",
                                               "concat",
                                               "cross_entropy",
+                                              "distillation",
                                               "embedding",
                                               "exit_distribution",
                                               "exit_gate_loss",

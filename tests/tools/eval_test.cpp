@@ -236,7 +236,7 @@ TEST_SUITE("tools") {
         {{"--checkpoint", grt, "--data", tokens, "--text", file}, "--data, --text: expected one of the two, not both"},
         {{"--checkpoint", grt, "--data", tokens, "--forced-gat", "1"},
          "--forced-gat: unknown flag; did you mean --forced-gate?"},
-        {{"--checkpoint", grt, "--data", tokens, "--tasks", "all"}, "--tasks: unknown flag"},
+        {{"--checkpoint", grt, "--data", tokens, "--task", "all"}, "--task: unknown flag"},
         {{"--checkpoint", grt, "--data", tokens, "stray"}, "\"stray\": a word that belongs to no flag"},
         {{"--checkpoint", (dir / "none").string(), "--data", tokens}, "none: not a directory"},
         {{"--checkpoint", dir.path.string(), "--data", tokens}, "holds neither config.json and model.safetensors"},

@@ -1,4 +1,5 @@
 // The generate binary: what it prints, and its errors.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -47,6 +48,28 @@ std::string printable(const std::string& bytes) {
 }  // namespace
 
 TEST_SUITE("tools") {
+  TEST_CASE("generate --print-depths gives a token the same depth in the prompt as when it was made") {
+    const Json decode = oracle_values("mor")["decode"];
+    const Json made = decode["full"]["tokens"];
+    const auto depths = [&](Json prompt, std::size_t tokens) {
+      const Outcome o = generate("mor", {"--prompt-ids", listed(prompt, ","), "--tokens", std::to_string(tokens),
+                                         "--temperature", "0", "--print-depths", "--stats"});
+      REQUIRE_MESSAGE(o.code == 0, o.err);
+      CHECK(o.err.find("steps of a token:  1: ") != o.err.npos);
+      return o.out;
+    };
+    Json whole = decode["prompt"];
+    for (std::size_t i = 0; i + 1 < made.size(); ++i) whole.push_back(made[i]);
+    const std::string all = depths(decode["prompt"], made.size());
+    CHECK(all == depths(whole, 0));
+    CHECK(all == depths(whole, 1));
+    CHECK(std::count(all.begin(), all.end(), ' ') + 1 == static_cast<std::ptrdiff_t>(whole.size()));
+    CHECK(all.find('1') != all.npos);
+    CHECK(all.find_first_of("23") != all.npos);
+    const Outcome dense = generate("dense", {"--prompt-ids", "1,2", "--tokens", "2", "--print-depths", "--depth", "2"});
+    CHECK(dense.out == "2 2 2\n");
+  }
+
   TEST_CASE("generate prints the reference continuation: the ids alone on one line, or with log-probabilities") {
     for (const std::string& name : kOracleModels) {
       CAPTURE(name);

@@ -17,8 +17,11 @@ sys.dont_write_bytecode = True
 
 import austen  # noqa: E402
 import demo  # noqa: E402
+import fetch_tasks  # noqa: E402
 import ngram  # noqa: E402
 import plot  # noqa: E402
+import studies  # noqa: E402
+import study_report  # noqa: E402
 
 
 def record(strings):
@@ -118,6 +121,91 @@ class Scripts(unittest.TestCase):
         self.assertNotEqual(result.returncode, 0)
         self.assertEqual(len(result.stderr.splitlines()), 1)
         self.assertIn("nothing", result.stderr)
+
+    def test_a_fetched_task_is_a_file_of_the_fields_that_eval_reads(self):
+        documents = [{"goal": "\u00e9", "sol1": "a", "sol2": "b", "label": 1, "other": 0}] * 1838
+        asked = []
+
+        def load(*arguments, **options):
+            asked.append((arguments, options))
+            return documents
+
+        for _ in range(2):  # the second time the file is there
+            fetch_tasks.fetch("piqa", self.directory, load)
+        self.assertEqual(asked, [(("baber/piqa", None), {"split": "validation"})])
+        lines = (self.directory / "piqa.jsonl").read_text(encoding="utf-8").splitlines()
+        self.assertEqual(len(lines), 1838)
+        self.assertEqual(json.loads(lines[0]), {"goal": "\u00e9", "sol1": "a", "sol2": "b", "label": 1})
+
+    def test_a_fetched_task_of_another_size_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "has 1 documents, expected 500"):
+            fetch_tasks.fetch("openbookqa", self.directory, lambda *_, **__: [{}])
+        self.assertEqual(list(self.directory.iterdir()), [])
+
+    def test_an_unknown_task_is_not_fetched(self):
+        result = self.run_script("fetch_tasks.py", self.directory / "D", "--tasks", "piqa,mmlu")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("there is no task mmlu", result.stderr)
+        self.assertFalse((self.directory / "D").exists())
+
+    # --- studies ------------------------------------------------------------------------------------------------------
+
+    def study_run(self, loss, depths):
+        return {"loss": loss, "loss_by_depth": {str(d): loss + 0.1 * (len(depths) - i) for i, d in enumerate(depths)},
+                "curve": [[1e12, loss + 1], [2e12, loss + 0.5], [3e12, loss]], "tokens": 1000, "training_flops": 3e12,
+                "train_seconds": 5, "peak_bytes": 1e8, "parameters": 12345, "flops_per_token": 1e6, "layout": "8 blocks",
+                "depth": max(depths)}
+
+    def test_cases_of_a_study_share_runs_exactly_when_they_train_the_same(self):
+        trained = {}
+        for comparison in studies.COMPARISONS:
+            for case in studies.cases(comparison, "nano"):
+                same = (case.preset, case.flags, case.run_steps(2500))
+                self.assertEqual(trained.setdefault(case.name(2500), same), same)
+        self.assertEqual(len(set(trained.values())), len(trained))
+        ladder, isoflop = studies.cases("ablation", "nano"), studies.cases("isoflop", "nano")
+        self.assertEqual(ladder[-1].name(2500), isoflop[1].name(2500))  # row 5 is the GRT
+
+    def test_a_comparison_without_presets_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "not at large"):
+            studies.cases("ablation", "large")
+
+    def test_the_difference_to_dense_is_taken_seed_by_seed(self):
+        dense = [self.study_run(1.5, [8]), self.study_run(1.7, [8])]
+        grt = [self.study_run(1.4, [0, 1, 6]), self.study_run(1.65, [0, 1, 6])]
+        rows = [(studies.Case("dense", "dense-nano"), dense), (studies.Case("grt", "grt-nano"), grt)]
+        table = study_report.table(rows).splitlines()
+        self.assertIn("| 1.6000 ± 0.1414 | 1.5000 | 1.7000 |", table[2])
+        self.assertIn("| 1.5250 ± 0.1768 | 1.4000 | 1.6500 | -0.0750 ± 0.0354 |", table[3])
+        self.assertIn("| 1.8250 | 1.7250 | 1.6250 |", study_report.depth_table(rows))
+
+    def test_each_budget_is_compared_with_its_own_dense_model(self):
+        rows = [(case, [self.study_run(1 + i, [1, 2])]) for i, case in enumerate(studies.cases("budget", "nano"))]
+        cells = [line.split("|")[9].strip() for line in study_report.table(rows).splitlines()[2:]]
+        self.assertEqual(cells, ["", "+1.0000", "+2.0000", "+3.0000"] * 3)
+
+    def test_no_two_curves_of_a_picture_look_alike(self):
+        for comparison in studies.COMPARISONS:
+            looks = study_report.styles([(case, []) for case in studies.cases(comparison, "nano")])
+            self.assertEqual(len(set(looks)), len(looks), comparison)
+            self.assertTrue(all(colour < len(study_report.COLOURS) for colour, _ in looks), comparison)
+
+    def test_a_run_with_one_validation_has_a_picture(self):
+        run = self.study_run(1.5, [6])
+        run["curve"] = run["curve"][:1]
+        options = type("Options", (), {"scale": "nano", "comparison": "isoflop"})
+        self.assertIn("</svg>", study_report.picture(options, studies.SCALES["nano"], [(studies.Case("dense", "d"), [run])]))
+
+    def test_the_picture_of_a_study_is_whole_and_lies_in_its_box(self):
+        rows = [(case, [self.study_run(1.5 + i / 9, [1, 2, 6])]) for i, case in
+                enumerate(studies.cases("isoflop", "nano"))]
+        options = type("Options", (), {"scale": "nano", "comparison": "isoflop"})
+        root = xml.etree.ElementTree.fromstring(study_report.picture(options, studies.SCALES["nano"], rows))
+        width, height = (float(root.get(side)) for side in ("width", "height"))
+        circles = root.findall(".//{http://www.w3.org/2000/svg}circle")
+        self.assertGreater(len(circles), 12)
+        for circle in circles:
+            self.assertTrue(0 < float(circle.get("cx")) < width and 0 < float(circle.get("cy")) < height)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 // tools/study.py over the built binaries: a comparison in small, its table, and going on after an interruption.
 
+#include <chrono>
+#include <csignal>
+#include <thread>
+
 #include "core/files.h"
 #include "core/json.h"
 #include "tests/support.h"
@@ -53,26 +57,47 @@ TEST_SUITE("tools") {
     CHECK(contains(read_file(dir / "out/nano/extrapolate.svg"), "</svg>"));
     CHECK(contains(read_file(dir / "out/nano/extrapolate.md"), "| grt | 1+1×6+1 | 746,752 |"));
 
-    SUBCASE("again, it trains nothing and says the same") {
+    {  // Again, it trains nothing and says the same.
       const auto log = fs::file_size(dir / "out/nano/train.log");
       const Outcome again = run_tool(script(), study(dir));
       CHECK(again.code == 0);
       CHECK(fs::file_size(dir / "out/nano/train.log") == log);
       CHECK(read_json((dir / "out/nano/extrapolate.json").string()) == results);
     }
-    SUBCASE("a run that has lost its result goes on from its checkpoint") {
+    {  // A run that has lost its result goes on from its checkpoint.
       fs::remove(dir / "out/nano/grt-nano-steps2-seed1/result.json");
       CHECK(run_tool(script(), study(dir)).code == 0);
       CHECK(contains(read_file(dir / "out/nano/train.log"), "2 steps are finished"));
       const Json after = read_json((dir / "out/nano/extrapolate.json").string());
       CHECK(after["rows"][1]["runs"][0]["loss"] == results["rows"][1]["runs"][0]["loss"]);
     }
-    SUBCASE("other steps or data in the same place are refused") {
+    {  // Other steps or data in the same place are refused.
       const Outcome other = run_tool(script(), study(dir, {"--steps", "3"}));
       CHECK(other.code != 0);
       CHECK(contains(other.err, "recipe.json"));
       CHECK(contains(other.err, "steps 2, not 3"));
     }
+  }
+
+  TEST_CASE("a study that is interrupted says so in one line, saves, and goes on to the same end") {
+    const TempDir dir, other;
+    const Words words = study(dir, {"--steps", "3", "--seeds", "1"});
+    Running interrupted(script(), words);
+    const fs::path log = dir / "out/nano/dense-nano-steps3-seed1/train.jsonl";
+    while (!fs::exists(log) || fs::file_size(log) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    interrupted.signal(SIGTERM);
+    const Outcome stopped = interrupted.wait();
+    CHECK(stopped.code == 128 + SIGTERM);
+    CHECK(stopped.err == "study: interrupted; the same command goes on\n");
+    CHECK(run_tool(script(), words).code == 0);
+    CHECK(run_tool(script(), study(other, {"--steps", "3", "--seeds", "1"})).code == 0);
+    const auto losses = [](const TempDir& at) {
+      std::vector<double> all;
+      const Json results = read_json((at / "out/nano/extrapolate.json").string());
+      for (const Json& row : results["rows"]) all.push_back(row["runs"][0]["loss"].get<double>());
+      return all;
+    };
+    CHECK(losses(dir) == losses(other));
   }
 
   TEST_CASE("a study says in one line what is wrong with its flags") {
@@ -85,7 +110,11 @@ TEST_SUITE("tools") {
     CHECK(contains(error({"--bin", "/nowhere"}), "--bin: /nowhere/"));
     CHECK(contains(error({"--seeds", "0"}), "--seeds: must be 1 or more, not 0"));
     CHECK(contains(error({"--scale", "large", "--comparison", "ablation"}), "not at large"));
-    CHECK(contains(error({"--data-train", "/nowhere.bin", "--out", (dir / "new").string()}), "exit code"));
+    CHECK(contains(error({"--data-train", "/nowhere.bin", "--out", (dir / "new").string()}),
+                   "--data-train: /nowhere.bin: there is no such file"));
+    CHECK_FALSE(fs::exists(dir / "new/nano/recipe.json"));
+    CHECK(contains(error({"--comparison", "budget", "--steps", "1", "--out", (dir / "few").string()}), "--steps 1"));
+    CHECK(contains(error({"--device", "cpu:7", "--out", (dir / "device").string()}), "--device"));
   }
 }
 

@@ -351,6 +351,49 @@ TEST_SUITE("tools") {
     }
   }
 
+  TEST_CASE("validating mor logs the causal loss, how many steps tokens take under it, and the routers' entropy") {
+    const TempDir dir;
+    Words words = small_run(dir / "out");
+    words[1] = (oracle("mor") / "config.json").string();
+    words.insert(words.end(), {"--init-from", oracle("mor").string()});
+    const test::Outcome run = run_tool("train", words);
+    REQUIRE_MESSAGE(run.code == 0, run.err);
+    CHECK_FALSE(contains(run.out, "warning"));
+    const Record last = log_lines(dir / "out").back();
+    const test::Outcome eval = run_tool("eval", {"--checkpoint", (dir / "out").string(), "--data", tokens_of("grt"),
+                                                 "--json", (dir / "r.json").string()});
+    REQUIRE_MESSAGE(eval.code == 0, eval.err);
+    const Record expected = Record::parse(read_file(dir / "r.json"));
+    CHECK(last["val_loss_causal"] == expected["loss_causal"]);
+    CHECK(last["depth_histogram"] == expected["depth_histogram"]);
+    CHECK(last["router_entropy"] == expected["router_entropy"]);
+    CHECK(last["depth_histogram"].size() > 1);
+    CHECK(contains(eval.out, "steps of a token:  1: "));
+  }
+
+  TEST_CASE("train warns when the routers of mor send nearly all tokens the same way") {
+    const TempDir dir;
+    auto model = load_model(oracle("mor"), test::cpu());
+    const auto fill = [&](const char* name, float value) {
+      const Tensor& t = model->params().find(name)->var.value();
+      std::fill_n(t.data<float>(), t.numel(), value);
+    };
+    fill("wpe.weight", 100);      // so that the state is positive,
+    fill("router.1.weight", 1);   // all take step 2
+    fill("router.2.weight", -1);  // and none step 3
+    std::vector<NamedTensor> tensors;
+    for (const Param& p : model->params().all()) tensors.push_back({p.name, p.var.value()});
+    make_directories(dir / "collapsed");
+    write_safetensors(dir / "collapsed" / "model.safetensors", tensors);
+    write_file(dir / "collapsed" / "config.json", model->config_json().dump());
+    Words words = small_run(dir / "out", {"--init-from", (dir / "collapsed").string()});
+    words.erase(words.begin(), words.begin() + 2);
+    const test::Outcome run = run_tool("train", words);
+    REQUIRE_MESSAGE(run.code == 0, run.err);
+    CHECK(contains(run.out, "warning: step 4: 100.0 % of the tokens take 2 of 3 steps"));
+    CHECK(log_lines(dir / "out").back()["depth_histogram"] == Record{{"2", 1.0}});
+  }
+
   TEST_CASE("mfu is null without a known peak and a share of it with one") {
     const TempDir dir;
     REQUIRE(run_tool("train", small_run(dir / "none")).code == 0);

@@ -176,6 +176,54 @@ TEST_SUITE("train") {
                    "--kv: this rrt model"));
   }
 
+  TEST_CASE("the depth histogram of causal routing counts the steps of the tokens that predict, whatever the batch") {
+    for (const std::string name : {"mor", "mor_mlp_router"}) {
+      CAPTURE(name);
+      const auto model = oracle_model(name);
+      const TokenData data = oracle_tokens(name, model->config().vocab_size);
+      EvalOptions options = at_depths({3});
+      options.causal_routing = true;
+      options.batch_size = 1;
+      for (const std::int64_t stride : {0, 5}) {
+        options.stride = stride;
+        options.batch_size = 1;
+        const EvalResult one = evaluate(*model, data, options);
+        double sum = 0, mean = 0;
+        for (const auto& [steps, share] : one.depth_histogram) sum += share, mean += steps * share;
+        CHECK(sum == doctest::Approx(1).epsilon(1e-12));
+        CHECK(one.depth_histogram.begin()->first >= 1);
+        CHECK(one.depth_histogram.rbegin()->first <= 3);
+        CHECK(mean > 1);  // the routers of these models tell tokens apart
+        CHECK(mean < 3);
+        CHECK(*one.router_entropy > 0);
+        CHECK(*one.router_entropy < std::log(2.0));
+        options.batch_size = 7;
+        const EvalResult seven = evaluate(*model, data, options);
+        CHECK(seven.depth_histogram == one.depth_histogram);
+        CHECK(*seven.router_entropy == *one.router_entropy);
+      }
+      options.causal_routing = false;
+      CHECK(evaluate(*model, data, options).depth_histogram.empty());
+    }
+  }
+
+  TEST_CASE("a random initial state is keyed on seed and position: no batch and no place in one makes a difference") {
+    Json config = oracle_model("poisson")->config_json();
+    config["initial_state"] = "random";
+    const auto model = make_model(config, "test");
+    model->params().allocate(cpu(), DType::f32);
+    model->params().initialize(3);
+    const TokenData data = oracle_tokens("poisson", model->config().vocab_size);
+    EvalOptions options = at_depths({1, 4});
+    options.batch_size = 1;
+    const EvalResult one = evaluate(*model, data, options);
+    CHECK(same(evaluate(*model, data, options), one));
+    options.batch_size = 8;
+    CHECK(same(evaluate(*model, data, options), one));
+    options.seed = 2;
+    CHECK_FALSE(same(evaluate(*model, data, options), one));
+  }
+
   TEST_CASE("the two parts of mor's training loss are the reference's") {
     for (const std::string name : {"mor", "mor_mlp_router"}) {
       CAPTURE(name);

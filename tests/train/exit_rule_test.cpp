@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/train/oracle_models.h"
+#include "train/distribution.h"
 #include "train/generate.h"
 
 namespace grt::test {
@@ -74,6 +75,16 @@ const Case kRules[] = {{"poisson", "kl:1.1"}, {"grt", "kl:0.05"},    {"grt_conca
 }  // namespace
 
 TEST_SUITE("train") {
+  TEST_CASE("KL of known distributions") {
+    std::vector<double> p{std::log(1.0), std::log(3.0)}, q{std::log(2.0), std::log(2.0)};
+    log_softmax(p);
+    log_softmax(q);
+    CHECK(std::exp(p[1]) == doctest::Approx(0.75));
+    CHECK(kl_divergence(p, p) == 0);
+    CHECK(kl_divergence(p, q) == doctest::Approx(0.25 * std::log(0.5) + 0.75 * std::log(1.5)));
+    CHECK(kl_divergence(q, p) == doctest::Approx(0.5 * std::log(2.0) + 0.5 * std::log(2.0 / 3)));
+  }
+
   TEST_CASE("the divergence of successive exits is the reference's") {
     for (const std::string& name : kKlModels) {
       CAPTURE(name);

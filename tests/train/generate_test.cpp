@@ -206,6 +206,45 @@ TEST_SUITE("train") {
     }
   }
 
+  TEST_CASE("a token takes as many steps whether it comes in the prompt or after it, with a cache or without") {
+    for (const std::string name : {"mor", "mor_mlp_router"}) {
+      CAPTURE(name);
+      const auto model = oracle_model(name);
+      const std::vector<int> ids = some_ids(29);
+      Decoder at_once(*model, {.count_steps = true}, 29);
+      at_once.start(ids);
+      const std::vector<int> expected = at_once.steps().at(0);
+      REQUIRE(expected.size() == 29);
+      CHECK(*std::min_element(expected.begin(), expected.end()) == 1);
+      CHECK(*std::max_element(expected.begin(), expected.end()) > 1);
+      for (const std::int64_t prompt : {1, 11})
+        for (const bool cached : {true, false}) {
+          Decoder one_by_one(*model, {.cached = cached, .count_steps = true}, 29);
+          one_by_one.start(std::span(ids).first(prompt));
+          one_by_one.fork(2);
+          for (std::int64_t t = prompt; t < 29; ++t) one_by_one.next(std::vector<int>(2, ids[t]));
+          CHECK(one_by_one.steps() == std::vector<std::vector<int>>(2, expected));
+        }
+    }
+  }
+
+  TEST_CASE("steps are kept of all tokens of a text that slides, and of an ended sample up to its end") {
+    const auto grt = oracle_model("grt");
+    const std::int64_t T = grt->config().context_length;
+    Decoder sliding(*grt, {.depth = 2, .slide = true, .count_steps = true}, 1000);
+    sliding.start(some_ids(3));
+    for (std::int64_t n = 3; n < 2 * T; ++n) sliding.next(std::vector<int>{some_id(n)});
+    CHECK(sliding.steps() == std::vector<std::vector<int>>{std::vector<int>(2 * T, 2)});
+
+    GenerateOptions options = greedy(6);
+    options.decode.count_steps = true;
+    const auto ids = ids_of(continuation(*grt, some_ids(3), options));
+    CHECK(generate(*grt, some_ids(3), options, [](int, const NewToken&) {}).steps[0].size() == 3 + 5);
+    options.stop_id = ids[2];
+    const std::size_t kept = std::find(ids.begin(), ids.end(), ids[2]) - ids.begin();
+    CHECK(generate(*grt, some_ids(3), options, [](int, const NewToken&) {}).steps[0].size() == 3 + kept);
+  }
+
   TEST_CASE("a context that slides is the newer half of a full one, computed anew") {
     for (const std::string name : {"dense", "grt", "grt_no_injection"}) {
       CAPTURE(name);
