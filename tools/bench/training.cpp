@@ -1,44 +1,16 @@
-// The speed of whole models: training steps and decoding, of several models side by side.
-#pragma once
+#include "tools/bench/training.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "core/memory.h"
-#include "models/model.h"
-#include "tools/bench_report.h"
-#include "train/generate.h"
 #include "train/optimizer.h"
 
 namespace grt {
-
-struct ModelBench {
-  std::vector<std::string> models;
-  std::int64_t batch_size, tokens;
-  std::int64_t context_length;  // 0: the model's
-  int rounds;
-};
-
-inline std::unique_ptr<LanguageModel> bench_model(const std::string& name, std::int64_t context_length,
-                                                  Device& device) {
-  Json json = find_model(name);
-  if (context_length > 0) json["context_length"] = context_length;
-  auto model = make_model(json, "--model " + name);
-  model->params().allocate(device, DType::f32);
-  model->params().initialize(1337);
-  return model;
-}
-
-inline Tensor random_ids(Shape shape, std::int64_t vocab, std::uint32_t site, Device& device) {
-  std::vector<std::int32_t> ids(shape.numel());
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<std::int32_t>(random_below({1, 0, site}, i, static_cast<std::uint64_t>(vocab)));
-  return Tensor::from<std::int32_t>(shape, ids, device);
-}
+namespace {
 
 // Whole training steps at full depth with noise: forward, backward, gradient norm, clipping, AdamW.
 class TrainingSteps {
@@ -128,24 +100,8 @@ class TrainingSteps {
   std::vector<double> samples_;
 };
 
-// Of one model against the first: its share of time beside its share of work.
-struct Share {
-  double time, work;
-  double time_for_work() const { return time / work; }
-};
-
-inline Share share_of_first(Report& report, const std::string& group, const std::string& work,
-                            const std::vector<std::string>& names, const std::vector<double>& seconds,
-                            const std::vector<double>& amounts, std::size_t i) {
-  const Share share{seconds[i] / seconds[0], amounts[i] / amounts[0]};
-  report.note(
-      group, names[i] + " / " + names[0],
-      {{"time_ratio", share.time}, {work + "_ratio", share.work}, {"time_per_work_ratio", share.time_for_work()}});
-  return share;
-}
-
 // What a step of each model costs beside the first model's.
-inline void print_training_table(Report& report, const std::vector<std::unique_ptr<TrainingSteps>>& all) {
+void print_training_table(Report& report, const std::vector<std::unique_ptr<TrainingSteps>>& all) {
   std::vector<std::string> names;
   std::vector<double> seconds, flops;
   for (const auto& steps : all) {
@@ -165,7 +121,9 @@ inline void print_training_table(Report& report, const std::vector<std::unique_p
              names[0]);
 }
 
-inline void bench_train(const ModelBench& bench, Device& device, Report& report) {
+}  // namespace
+
+void bench_train(const ModelBench& bench, Device& device, Report& report) {
   report.begin("train");
   std::vector<std::unique_ptr<TrainingSteps>> all;
   for (const std::string& name : bench.models) {
@@ -190,9 +148,7 @@ inline void bench_train(const ModelBench& bench, Device& device, Report& report)
   if (all.size() > 1) print_training_table(report, all);
 }
 
-// A training step for each line that arrives on stdin, its seconds and the memory so far as a JSON line on stdout: for
-// a comparison that lets two programs take turns (tools/bench_torch.py).
-inline void train_on_request(const ModelBench& bench, Device& device) {
+void train_on_request(const ModelBench& bench, Device& device) {
   TrainingSteps steps(bench.models[0], bench, device);
   steps.run();
   const auto answer = [&](double seconds) {
@@ -202,73 +158,6 @@ inline void train_on_request(const ModelBench& bench, Device& device) {
   };
   answer(0);
   for (std::string line; std::getline(std::cin, line);) answer(steps.run());
-}
-
-// One new token after a context of `context`: every weight that is used is read once for each use, every key and value
-// once.
-inline double decode_bytes(const LanguageModel& model, double context) {
-  const int depth = model.depths().full;
-  const Flops products = model.flops(0, depth);
-  const double weights = (products.executed_body + products.executed_head) / 2;
-  const double cache =
-      2 * context * static_cast<double>(model.config().d_model) * static_cast<double>(model.applications(depth).size());
-  return sizeof(float) * (weights + cache);
-}
-
-// Seconds for each of `tokens` new tokens after a short prompt.
-inline double decode_once(const LanguageModel& model, std::int64_t prompt, std::int64_t tokens) {
-  Decoder decoder(model, {}, prompt + tokens);
-  std::vector<int> ids;
-  for (std::int64_t i = 0; i < prompt; ++i) ids.push_back(static_cast<int>(i % model.config().vocab_size));
-  std::vector<double> logits = decoder.start(ids);
-  const Sampling greedy{.temperature = 0};
-  return seconds_of([&] {
-           for (std::int64_t i = 0; i < tokens; ++i) {
-             const int id = choose(logits, greedy, 0, prompt + i).id;
-             logits = decoder.next(std::span(&id, 1));
-           }
-         }) /
-         static_cast<double>(tokens);
-}
-
-inline void bench_decode(const ModelBench& bench, Device& device, Report& report) {
-  report.begin("decode");
-  std::vector<std::unique_ptr<LanguageModel>> models;
-  for (const std::string& name : bench.models) models.push_back(bench_model(name, bench.context_length, device));
-  std::vector<std::vector<double>> samples(models.size());
-  constexpr std::int64_t kPrompt = 4;
-  const auto new_tokens = [&](const LanguageModel& model) {
-    check(model.config().context_length > kPrompt, "--context-length: decoding needs more than {}, not {}", kPrompt,
-          model.config().context_length);
-    return std::min(bench.tokens, model.config().context_length - kPrompt);
-  };
-  for (int round = -1; round < bench.rounds; ++round)  // the first warms up
-    for (std::size_t i = 0; i < models.size(); ++i) {
-      const double seconds = decode_once(*models[i], kPrompt, new_tokens(*models[i]));
-      if (round >= 0) samples[i].push_back(seconds);
-    }
-
-  report.measure_peaks(10);
-
-  std::vector<double> seconds, amounts;
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    const double context = kPrompt + static_cast<double>(new_tokens(*models[i]) + 1) / 2;
-    amounts.push_back(decode_bytes(*models[i], context));
-    const Timing time = timing_of(samples[i]);
-    seconds.push_back(time.median);
-    report.add({"decode",
-                fmt::format("{}, context {}..{}", bench.models[i], kPrompt, kPrompt + new_tokens(*models[i])),
-                time,
-                0,
-                amounts[i],
-                1,
-                {{"mean_context", context}}});
-  }
-  for (std::size_t i = 1; i < models.size(); ++i) {
-    const Share share = share_of_first(report, "decode", "bytes", bench.models, seconds, amounts, i);
-    fmt::print("  {} / {}: {:.3f} x the time for {:.3f} x the bytes: {:.3f}\n", bench.models[i], bench.models[0],
-               share.time, share.work, share.time_for_work());
-  }
 }
 
 }  // namespace grt

@@ -1,0 +1,27 @@
+// Models for timing: with random weights, by preset or configuration, several side by side.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+
+namespace grt {
+
+struct ModelBench {
+  std::vector<std::string> models;
+  std::int64_t batch_size, tokens;
+  std::int64_t context_length;  // 0: the model's
+  int rounds;
+};
+
+// The presets of a size (nano, small, medium or large), the dense one first: at full depth they apply equally many
+// blocks. Throws Error naming --scale.
+std::vector<std::string> models_of_scale(const std::string& scale);
+
+std::unique_ptr<LanguageModel> bench_model(const std::string& name, std::int64_t context_length, Device& device);
+
+Tensor random_ids(Shape shape, std::int64_t vocab, std::uint32_t site, Device& device);
+
+}  // namespace grt

@@ -1,0 +1,84 @@
+#include "tools/bench/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/cpu/peak.h"
+
+namespace grt {
+
+Timing timing_of(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  const std::size_t n = samples.size();
+  return {(samples[n / 2] + samples[(n - 1) / 2]) / 2, samples[0]};
+}
+
+void Report::begin(const std::string& group) {
+  peak_ = {};
+  measure_peaks(10);
+  fmt::print("{}: peak at this moment {:.0f} GFLOP/s (f32 multiply-add), {:.1f} GB/s (read)\n", group,
+             peak_.flops / 1e9, peak_.bytes / 1e9);
+  rows_.push_back({{"group", group}, {"name", "peak"}, {"gflops", peak_.flops / 1e9}, {"gb_per_s", peak_.bytes / 1e9}});
+}
+
+void Report::measure_peaks(int runs) {
+  {
+    const Tensor memory = Tensor::zeros({1 << 26}, DType::f32, device_);  // 256 MiB: beyond any cache
+    for (int i = 0; i < runs; ++i) {
+      double bytes = 0;
+      const double seconds = seconds_of([&] { bytes = cpu::run_reads(memory); });
+      peak_.bytes = std::max(peak_.bytes, bytes / seconds);
+    }
+  }
+  device_.release_idle();  // no part of a benchmark's memory
+  measure_arithmetic_peak(runs);
+}
+
+void Report::add(const Result& r) {
+  measure_arithmetic_peak(1);
+  Json row = {{"group", r.group}, {"name", r.name}, {"median_s", r.time.median}, {"best_s", r.time.best}};
+  std::string line = fmt::format("  {:<48}{:>11.3f} ms (best {:.3f})", r.name, 1e3 * r.time.median, 1e3 * r.time.best);
+  const auto rate = [&](const char* key, const char* unit, double work, double scale, double most) {
+    if (work == 0) return;
+    row[key] = work / r.time.median / scale;
+    row[std::string("best_") + key] = work / r.time.best / scale;
+    line += fmt::format("  {:.1f} {}", work / r.time.median / scale, unit);
+    if (most == 0) return;
+    row[std::string(key) + "_share_of_peak"] = work / r.time.median / most;
+    line += fmt::format(" ({:.0f} %)", 100 * work / r.time.median / most);
+  };
+  rate("tokens_per_s", "tokens/s", r.tokens, 1, 0);
+  rate("gflops", "GFLOP/s", r.flops, 1e9, peak_.flops);
+  rate("gb_per_s", "GB/s", r.bytes, 1e9, peak_.bytes);
+  row.update(r.more);
+  rows_.push_back(std::move(row));
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void Report::note(const std::string& group, const std::string& name, const Json& numbers) {
+  Json row = {{"group", group}, {"name", name}};
+  row.update(numbers);
+  rows_.push_back(std::move(row));
+}
+
+void Report::measure_arithmetic_peak(int runs) {
+  for (int i = 0; i < runs; ++i) {
+    double flops = 0;
+    const double seconds = seconds_of([&] { flops = cpu::run_multiply_adds(); });
+    peak_.flops = std::max(peak_.flops, flops / seconds);
+  }
+}
+
+Share share_of_first(Report& report, const std::string& group, const std::string& work,
+                     const std::vector<std::string>& names, const std::vector<double>& seconds,
+                     const std::vector<double>& amounts, std::size_t i) {
+  const Share share{seconds[i] / seconds[0], amounts[i] / amounts[0]};
+  report.note(
+      group, names[i] + " / " + names[0],
+      {{"time_ratio", share.time}, {work + "_ratio", share.work}, {"time_per_work_ratio", share.time_for_work()}});
+  return share;
+}
+
+}  // namespace grt
