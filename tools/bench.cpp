@@ -26,10 +26,12 @@ struct Options {
   std::int64_t batch_size = 1, tokens = 128;
   std::optional<std::int64_t> context_length;
   int rounds = 5;
-  std::string filter;
+  std::string filter, openblas;
   std::optional<std::string> json;
   std::optional<int> threads;
-  bool on_request = false;
+  bool on_request = false, recompute = false;
+  std::vector<std::string> torch;
+  std::string python = "/usr/bin/python3";
 
   template <class V>
   void fields(V&& v) {
@@ -43,8 +45,12 @@ struct Options {
     v("tokens", tokens, "decode: new tokens of a round");
     v("rounds", rounds, "timings of each row, of which the median and the best are shown");
     v("filter", filter, "gemm, attention, ops: only rows whose name contains this text");
+    v("openblas", openblas, "gemm: the library to compare with (default: Debian's, the build with OpenMP first)");
     v("json", json, "file to write all numbers to");
     v("threads", threads, "CPU threads (default: the CPUs this process may use)");
+    v("recompute", recompute, "train: keep one state for each recurrence, and compute the rest again");
+    v("torch", torch, "train: beside PyTorch as installed, tuned (BLAS, memory, vectors), or both");
+    v("python", python, "train: the interpreter that has the module torch");
     v("on-request", on_request, "train: one step for each line on stdin, one JSON line for each step on stdout");
   }
 
@@ -79,6 +85,7 @@ void check_options(Options& options) {
   if (options.models.empty()) options.models = {"gpt2-small"};
   check(!options.on_request || (options.modes == std::vector<std::string>{"train"} && options.models.size() == 1),
         "--on-request: goes with train and one --model alone");
+  check_torch_settings(options.torch);
   if (options.json) const FileWriter probe(*options.json);  // fails now and not after the work
 }
 
@@ -93,15 +100,17 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = DeviceConfig{.threads = options.threads}.open();
   const ModelBench models{options.models, options.batch_size, options.tokens, options.context_length.value_or(0),
                           options.rounds};
+  const StepShape shape{options.batch_size, options.context_length.value_or(0), options.recompute};
   if (options.on_request) {
-    train_on_request(models, *device);
+    train_on_request(options.models[0], shape, *device);
     return 0;
   }
   Report report(*device);
-  if (options.chosen("gemm")) bench_gemm(options.rows(), *device, report);
+  if (options.chosen("gemm")) bench_gemm(options.rows(), options.openblas, *device, report);
   if (options.chosen("attention")) bench_ops(options.rows(), "attention", *device, report);
   if (options.chosen("ops")) bench_ops(options.rows(), "ops", *device, report);
-  if (options.chosen("train")) bench_train(models, *device, report);
+  if (options.chosen("train"))
+    bench_train({options.models, shape, options.rounds, options.torch, options.python}, report);
   if (options.chosen("decode")) bench_decode(models, *device, report);
   if (options.json) {
     const Json file = {{"device", device->name()},

@@ -16,13 +16,17 @@ std::vector<std::string> models_of_scale(const std::string& scale) {
   return models;
 }
 
-std::unique_ptr<LanguageModel> bench_model(const std::string& name, std::int64_t context_length, Device& device) {
-  Json json = find_model(name);
+std::unique_ptr<LanguageModel> bench_model(Json json, const std::string& where, std::int64_t context_length,
+                                           Device& device) {
   if (context_length > 0) json["context_length"] = context_length;
-  auto model = make_model(json, "--model " + name);
+  auto model = make_model(json, where);
   model->params().allocate(device, DType::f32);
   model->params().initialize(1337);
   return model;
+}
+
+std::unique_ptr<LanguageModel> bench_model(const std::string& name, std::int64_t context_length, Device& device) {
+  return bench_model(find_model(name), "--model " + name, context_length, device);
 }
 
 Tensor random_ids(Shape shape, std::int64_t vocab, std::uint32_t site, Device& device) {

@@ -1,11 +1,15 @@
-// The speed of matrix products in the shapes that training GPT-2 needs.
+// The speed of matrix products in the shapes that training needs, beside OpenBLAS where it is installed.
 #pragma once
+
+#include <string>
 
 #include "tools/bench/report.h"
 
 namespace grt {
 
 bool has_product(const RowChoice& choice);
-void bench_gemm(const RowChoice& choice, Device& device, Report& report);
+
+// `openblas`: a library's file, or empty to look for Debian's.
+void bench_gemm(const RowChoice& choice, const std::string& openblas, Device& device, Report& report);
 
 }  // namespace grt

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "ops/cpu/peak.h"
 
@@ -14,12 +15,37 @@ Timing timing_of(std::vector<double> samples) {
   return {(samples[n / 2] + samples[(n - 1) / 2]) / 2, samples[0]};
 }
 
+std::vector<Timing> take_turns(int rounds, std::span<const std::function<double()>> turns) {
+  constexpr double kTurnSeconds = 0.01;
+  constexpr std::chrono::milliseconds kRest{10};
+  std::vector<std::vector<double>> samples(turns.size());
+  for (const auto& once : turns) once();  // memory is taken, pages are touched
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      if (turns.size() > 1) {
+        std::this_thread::sleep_for(kRest);
+        turns[i]();  // wakes the threads
+      }
+      double total = 0;
+      int n = 0;
+      for (; total < kTurnSeconds; ++n) total += turns[i]();
+      samples[i].push_back(total / n);
+    }
+  std::vector<Timing> timings;
+  for (auto& s : samples) timings.push_back(timing_of(std::move(s)));
+  return timings;
+}
+
 void Report::begin(const std::string& group) {
   peak_ = {};
+  least_.clear();
   measure_peaks(10);
-  fmt::print("{}: peak at this moment {:.0f} GFLOP/s (f32 multiply-add), {:.1f} GB/s (read)\n", group,
-             peak_.flops / 1e9, peak_.bytes / 1e9);
-  rows_.push_back({{"group", group}, {"name", "peak"}, {"gflops", peak_.flops / 1e9}, {"gb_per_s", peak_.bytes / 1e9}});
+  const std::string bf16 =
+      peak_.bf16_flops > 0 ? fmt::format(", {:.0f} GFLOP/s (bf16 pairs)", peak_.bf16_flops / 1e9) : "";
+  fmt::print("{}: peak at this moment {:.0f} GFLOP/s (f32 multiply-add){}, {:.1f} GB/s (read)\n", group,
+             peak_.flops / 1e9, bf16, peak_.bytes / 1e9);
+  note(group, "peak", {{"gflops", peak_.flops / 1e9}, {"gb_per_s", peak_.bytes / 1e9}});
+  if (peak_.bf16_flops > 0) rows_.back()["bf16_gflops"] = peak_.bf16_flops / 1e9;
 }
 
 void Report::measure_peaks(int runs) {
@@ -49,8 +75,16 @@ void Report::add(const Result& r) {
     line += fmt::format(" ({:.0f} %)", 100 * work / r.time.median / most);
   };
   rate("tokens_per_s", "tokens/s", r.tokens, 1, 0);
-  rate("gflops", "GFLOP/s", r.flops, 1e9, peak_.flops);
+  rate("gflops", "GFLOP/s", r.flops, 1e9, peak_.of(r.arithmetic));
   rate("gb_per_s", "GB/s", r.bytes, 1e9, peak_.bytes);
+  for (const Peer& peer : r.peers) {
+    const double ratio = peer.ratio(r.time);
+    row["ratio_to_" + peer.name] = ratio;
+    row[peer.name + "_median_s"] = peer.time.median;
+    line += fmt::format("  {:.2f} x {}", ratio, peer.name);
+    const auto [least, first] = least_.try_emplace(peer.name, Least{ratio, r.name});
+    if (ratio < least->second.ratio) least->second = {ratio, r.name};
+  }
   row.update(r.more);
   rows_.push_back(std::move(row));
   fmt::print("{}\n", line);
@@ -63,11 +97,20 @@ void Report::note(const std::string& group, const std::string& name, const Json&
   rows_.push_back(std::move(row));
 }
 
+void Report::end_comparison() {
+  for (const auto& [peer, least] : least_)
+    fmt::print("  least ratio to {}: {:.2f} ({})\n", peer, least.ratio, least.row);
+}
+
 void Report::measure_arithmetic_peak(int runs) {
-  for (int i = 0; i < runs; ++i) {
+  const auto raise = [](double& peak, double (*work)()) {
     double flops = 0;
-    const double seconds = seconds_of([&] { flops = cpu::run_multiply_adds(); });
-    peak_.flops = std::max(peak_.flops, flops / seconds);
+    const double seconds = seconds_of([&] { flops = work(); });
+    peak = std::max(peak, flops / seconds);
+  };
+  for (int i = 0; i < runs; ++i) {
+    raise(peak_.flops, cpu::run_multiply_adds);
+    raise(peak_.bf16_flops, cpu::run_bf16_multiply_adds);
   }
 }
 

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,24 +29,25 @@ struct Timing {  // seconds
 
 Timing timing_of(std::vector<double> samples);
 
-// `once()` runs the work and returns the seconds it took. What is short is repeated within a round until the clock's
-// resolution and the wake-up of threads do not matter.
-template <class F>
-Timing sample(int rounds, F&& once) {
-  constexpr double kRoundSeconds = 0.01;
-  once();  // memory is taken, pages are touched
-  std::vector<double> samples;
-  for (int round = 0; round < rounds; ++round) {
-    double total = 0;
-    int n = 0;
-    for (; total < kRoundSeconds; ++n) total += once();
-    samples.push_back(total / n);
-  }
-  return timing_of(std::move(samples));
-}
+// Each of `turns` runs its work and returns the seconds it took. They take turns, so that a disturbance meets all of
+// them; the timing of each over the rounds. What is short is repeated within a turn until the clock's resolution and
+// the wake-up of threads do not matter; before a turn there is a rest, in which the threads of the one before fall
+// asleep.
+std::vector<Timing> take_turns(int rounds, std::span<const std::function<double()>> turns);
+inline Timing sample(int rounds, const std::function<double()>& once) { return take_turns(rounds, {&once, 1})[0]; }
+
+enum class Arithmetic { f32, bf16 };
 
 struct Peak {  // per second
-  double flops, bytes;
+  double flops = 0, bf16_flops = 0, bytes = 0;
+  double of(Arithmetic a) const { return a == Arithmetic::f32 ? flops : bf16_flops; }
+};
+
+// Another's time for the same work, of the same rounds.
+struct Peer {
+  std::string name;
+  Timing time;
+  double ratio(const Timing& own) const { return time.median / own.median; }  // above 1: we are faster
 };
 
 // Which rows of a group are timed, and how often.
@@ -61,6 +65,8 @@ struct Result {
   double flops = 0, bytes = 0;  // of one run
   double tokens = 0;            // of one run
   Json more = Json::object();   // further numbers
+  std::vector<Peer> peers = {};
+  Arithmetic arithmetic = Arithmetic::f32;  // whose peak the flops are a share of
 };
 
 class Report {
@@ -72,16 +78,24 @@ class Report {
   // Raises the peaks to the best of some more short runs; most are disturbed.
   void measure_peaks(int runs);
   void add(const Result& result);
+  // The least ratio to each peer in the rows since begin(), if there was one.
+  void end_comparison();
   // A row of the file alone.
   void note(const std::string& group, const std::string& name, const Json& numbers);
 
+  const Peak& peak() const { return peak_; }
   const Json& rows() const { return rows_; }
 
  private:
   void measure_arithmetic_peak(int runs);
 
   Device& device_;
-  Peak peak_{};
+  Peak peak_;
+  struct Least {
+    double ratio;
+    std::string row;
+  };
+  std::map<std::string, Least> least_;  // by peer
   Json rows_ = Json::array();
 };
 

@@ -3,119 +3,164 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iostream>
+#include <array>
 #include <memory>
 
-#include "core/memory.h"
-#include "train/optimizer.h"
+#include "core/threads.h"
+#include "tools/bench/openblas.h"
+#include "tools/bench/process.h"
 
 namespace grt {
 namespace {
 
-// Whole training steps at full depth with noise: forward, backward, gradient norm, clipping, AdamW.
-class TrainingSteps {
- public:
-  TrainingSteps(const std::string& name, const ModelBench& bench, Device& device)
-      : name_(name),
-        model_(bench_model(name, bench.context_length, device)),
-        device_(device),
-        optimizer_(with_gradients(model_->params()), {0.9, 0.95, 1e-8, 0.1, 1.0}) {
-    const Shape shape{bench.batch_size, model_->config().context_length};
-    inputs_ = random_ids(shape, model_->config().vocab_size, 1, device);
-    targets_ = random_ids(shape, model_->config().vocab_size, 2, device);
-    seed_ = Tensor::from<float>({1}, std::vector<float>{1}, device);
-    flops_per_token_ = model_->training_flops(model_->config().context_length, model_->depths().full);
-  }
+constexpr std::array kTorchSettings = {"installed", "tuned"};
 
-  // Seconds of one step.
-  double run() {
-    const std::size_t before = device_.in_use();
-    device_.reset_peak();
-    const double seconds = seconds_of([&] {
-      Params& params = model_->params();
-      params.clear_gradients();
-      const Pass pass{.training = true, .key = {1337, static_cast<std::uint32_t>(step_), 0}};
-      Tape tape;
-      Var loss;
-      {
-        Record on(&tape);
-        loss = model_->loss(inputs_, targets_, model_->depths().full, pass);
-      }
-      tape.backward(loss, seed_);
-      params.complete_gradients();
-      optimizer_.update(step_++, 1e-4, optimizer_.gradient_norm());
-    });
-    activations_ = std::max(activations_, static_cast<double>(device_.peak() - before));
-    resident_ = peak_resident_memory();
-    samples_.push_back(seconds);
-    return seconds;
-  }
+// One process whose step is timed.
+struct Participant {
+  std::string name, model;
+  bool torch;
+  std::unique_ptr<Process> process;
+  Json ready = {}, last = {};
+  std::vector<double> seconds = {};
 
-  void forget_samples() { samples_.clear(); }
-  double median() const { return timing_of(samples_).median; }
-  double tokens() const { return static_cast<double>(inputs_.numel()); }
-  double state_bytes() const { return 4 * static_cast<double>(model_->params().values().bytes()); }
-  double peak_bytes() const { return state_bytes() + activations_; }
-  double executed_flops() const { return tokens() * flops_per_token_; }
-  // The convention of nanoGPT and PaLM (6 N + 12 L d T for each token, attention uncut), for comparisons with others.
-  double convention_flops() const {
-    const Flops f = flops();
-    return 3 * tokens() * (f.paper_body + f.paper_head);
+  void take_turn() {
+    last = process->ask();
+    seconds.push_back(last["seconds"]);
   }
-  const std::string& name() const { return name_; }
-
-  Result result() const {
-    const Timing time = timing_of(samples_);
-    Json more = {{"batch_size", inputs_.dim(0)},
-                 {"context_length", inputs_.dim(1)},
-                 {"convention_gflops", convention_flops() / time.median / 1e9},
-                 {"weights_gradients_moments_bytes", state_bytes()},
-                 {"activation_bytes", activations_},
-                 {"peak_device_bytes", peak_bytes()},
-                 {"peak_resident_bytes", resident_}};
-    return {"train",
-            fmt::format("{}, {} x {}", name_, inputs_.dim(0), inputs_.dim(1)),
-            time,
-            executed_flops(),
-            0,
-            tokens(),
-            std::move(more)};
-  }
-
- private:
-  static Params& with_gradients(Params& params) {
-    params.allocate_gradients();
-    return params;
-  }
-  Flops flops() const { return model_->flops(model_->config().context_length, model_->depths().full); }
-
-  std::string name_;
-  std::unique_ptr<LanguageModel> model_;
-  Device& device_;
-  Optimizer optimizer_;
-  Tensor inputs_, targets_, seed_;
-  std::int64_t step_ = 0;
-  double flops_per_token_ = 0, activations_ = 0;
-  std::int64_t resident_ = 0;
-  std::vector<double> samples_;
+  double get(const char* key) const { return (last.contains(key) ? last : ready)[key]; }
+  double resident() const { return get("peak_resident_bytes"); }
+  double tokens() const { return get("batch_size") * get("context_length"); }
+  Timing timing() const { return timing_of(seconds); }
 };
 
+Json whole_config(const TrainBench& bench, const std::string& model) {
+  Json config = find_model(model);
+  if (bench.shape.context_length > 0) config["context_length"] = bench.shape.context_length;
+  return make_model(config, "--model " + model)->config_json();
+}
+
+Participant start_own(const TrainBench& bench, const std::string& model) {
+  std::vector<std::string> command = {own_binary(),
+                                      "train",
+                                      "--on-request",
+                                      "--model",
+                                      model,
+                                      "--batch-size",
+                                      std::to_string(bench.shape.batch_size),
+                                      "--threads",
+                                      std::to_string(thread_count())};
+  if (bench.shape.context_length > 0)
+    command.insert(command.end(), {"--context-length", std::to_string(bench.shape.context_length)});
+  if (bench.shape.recompute) command.push_back("--recompute");
+  return {model, model, false, std::make_unique<Process>(model, command, std::vector<std::string>{})};
+}
+
+// What makes PyTorch's CPU build faster: a BLAS whose threads do not fight with OpenMP's, told which kernels this CPU
+// can run if it is newer than the library; memory that is kept between steps, in huge pages; its widest vectors.
+std::vector<std::string> tuned_environment() {
+  std::vector<std::string> entries = {
+      "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/openblas-openmp",
+      "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=8589934592:"
+      "glibc.malloc.hugetlb=1"};
+  if (const std::string core = OpenBlas::best_core(); !core.empty()) {
+    entries.push_back("OPENBLAS_CORETYPE=" + core);
+    entries.push_back("ATEN_CPU_CAPABILITY=avx512");
+  }
+  return entries;
+}
+
+Participant start_torch(const TrainBench& bench, const std::string& model, const std::string& setting) {
+  const std::string name = fmt::format("PyTorch {}", setting);
+  const std::vector<std::string> command = {bench.python,
+                                            GRT_TORCH_SCRIPT,
+                                            "serve",
+                                            "--config",
+                                            whole_config(bench, model).dump(),
+                                            "--batch-size",
+                                            std::to_string(bench.shape.batch_size),
+                                            "--threads",
+                                            std::to_string(thread_count())};
+  const std::vector<std::string> environment = setting == "tuned" ? tuned_environment() : std::vector<std::string>{};
+  return {name, model, true, std::make_unique<Process>(name, command, environment)};
+}
+
+// A process starts before the next is asked to be ready: several at once would take each other's memory for theirs.
+std::vector<Participant> start_all(const TrainBench& bench) {
+  for (const std::string& model : bench.models) whole_config(bench, model);  // wrong ones are an error of ours
+  std::vector<Participant> all;
+  const auto add = [&](Participant p) {
+    p.ready = p.process->read();
+    all.push_back(std::move(p));
+  };
+  for (const std::string& model : bench.models) {
+    add(start_own(bench, model));
+    const std::size_t own = all.size() - 1;
+    for (const std::string& setting : bench.torch) {
+      add(start_torch(bench, model, setting));
+      check(all.back().get("parameters") == all[own].get("parameters"),
+            "bench train: {} has {:.0f} parameters in PyTorch, not {:.0f}", model, all.back().get("parameters"),
+            all[own].get("parameters"));
+    }
+  }
+  return all;
+}
+
+Result result_of(const Participant& own, const std::vector<Participant>& all) {
+  const Timing time = own.timing();
+  Json more = own.ready;
+  more.update({{"convention_gflops", own.get("convention_flops") / time.median / 1e9},
+               {"activation_bytes", own.get("activation_bytes")},
+               {"peak_resident_bytes", own.resident()}});
+  for (const char* counted_elsewhere : {"flops", "convention_flops"}) more.erase(counted_elsewhere);
+  std::vector<Peer> peers;
+  for (const Participant& p : all) {
+    if (!p.torch || p.model != own.model) continue;
+    peers.push_back({p.name, p.timing()});
+    more["memory_ratio_to_" + p.name] = own.resident() / p.resident();
+  }
+  return {.group = "train",
+          .name = fmt::format("{}, {} x {}", own.name, own.get("batch_size"), own.get("context_length")),
+          .time = time,
+          .flops = own.get("flops"),
+          .tokens = own.tokens(),
+          .more = std::move(more),
+          .peers = std::move(peers)};
+}
+
+// The other's step, its share of the peak by the operations that we need for the same.
+Result torch_result(const Participant& p, const Participant& own) {
+  return {.group = "train",
+          .name = fmt::format("{}, {}", p.name, own.model),
+          .time = p.timing(),
+          .flops = own.get("flops"),
+          .tokens = own.tokens(),
+          .more = {{"peak_resident_bytes", p.resident()}, {"built_from", p.ready["built_from"]}}};
+}
+
+void print_details(const Participant& own) {
+  fmt::print(
+      "  {:<48}{:.1f} GFLOP/s by 6 N + 12 L d T; memory: {:.2f} GB state + {:.2f} GB activations; resident {:.2f} "
+      "GB\n",
+      "", own.get("convention_flops") / own.timing().median / 1e9, own.get("state_bytes") / 1e9,
+      own.get("activation_bytes") / 1e9, own.resident() / 1e9);
+}
+
 // What a step of each model costs beside the first model's.
-void print_training_table(Report& report, const std::vector<std::unique_ptr<TrainingSteps>>& all) {
+void print_table(Report& report, const std::vector<const Participant*>& own) {
   std::vector<std::string> names;
   std::vector<double> seconds, flops;
-  for (const auto& steps : all) {
-    names.push_back(steps->name());
-    seconds.push_back(steps->median());
-    flops.push_back(steps->executed_flops());
+  for (const Participant* p : own) {
+    names.push_back(p->name);
+    seconds.push_back(p->timing().median);
+    flops.push_back(p->get("flops"));
   }
   fmt::print("\n  {:<22}{:>10}{:>13}{:>13}{:>10}{:>10}{:>14}\n", "model", "tokens/s", "peak memory", "MFLOP/token",
              "time", "FLOPs", "time / FLOPs");
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (std::size_t i = 0; i < own.size(); ++i) {
     const Share share = share_of_first(report, "train", "executed_flops", names, seconds, flops, i);
-    const double tokens = all[i]->tokens();
+    const double tokens = own[i]->tokens();
     fmt::print("  {:<22}{:>10.0f}{:>10.2f} GB{:>13.2f}{:>10.3f}{:>10.3f}{:>14.3f}\n", names[i], tokens / seconds[i],
-               all[i]->peak_bytes() / 1e9, flops[i] / tokens / 1e6, share.time, share.work, share.time_for_work());
+               own[i]->resident() / 1e9, flops[i] / tokens / 1e6, share.time, share.work, share.time_for_work());
   }
   fmt::print("  time and executed FLOPs of a step are relative to {}; medians of rounds in which all take turns\n",
              names[0]);
@@ -123,41 +168,33 @@ void print_training_table(Report& report, const std::vector<std::unique_ptr<Trai
 
 }  // namespace
 
-void bench_train(const ModelBench& bench, Device& device, Report& report) {
-  report.begin("train");
-  std::vector<std::unique_ptr<TrainingSteps>> all;
-  for (const std::string& name : bench.models) {
-    all.push_back(std::make_unique<TrainingSteps>(name, bench, device));
-    all.back()->run();
-    all.back()->forget_samples();
-  }
-  for (int round = 0; round < bench.rounds; ++round)  // taking turns, so that a disturbance meets all of them
-    for (const auto& steps : all) steps->run();
-
-  report.measure_peaks(10);
-
-  for (const auto& steps : all) {
-    const Result r = steps->result();
-    report.add(r);
-    fmt::print(
-        "  {:<48}{:.1f} GFLOP/s by 6 N + 12 L d T; memory: {:.2f} GB state + {:.2f} GB activations; resident {:.2f} "
-        "GB\n",
-        "", r.more["convention_gflops"].get<double>(), r.more["weights_gradients_moments_bytes"].get<double>() / 1e9,
-        r.more["activation_bytes"].get<double>() / 1e9, r.more["peak_resident_bytes"].get<double>() / 1e9);
-  }
-  if (all.size() > 1) print_training_table(report, all);
+void check_torch_settings(const std::vector<std::string>& settings) {
+  for (const std::string& s : settings)
+    check(std::find(kTorchSettings.begin(), kTorchSettings.end(), s) != kTorchSettings.end(),
+          "--torch: must be {}, not \"{}\"", fmt::join(kTorchSettings, " or "), s);
 }
 
-void train_on_request(const ModelBench& bench, Device& device) {
-  TrainingSteps steps(bench.models[0], bench, device);
-  steps.run();
-  const auto answer = [&](double seconds) {
-    fmt::print("{}\n",
-               Json{{"seconds", seconds}, {"tokens", steps.tokens()}, {"peak_bytes", peak_resident_memory()}}.dump());
-    std::fflush(stdout);
-  };
-  answer(0);
-  for (std::string line; std::getline(std::cin, line);) answer(steps.run());
+void bench_train(const TrainBench& bench, Report& report) {
+  // Started before any peak is measured: to a new process's peak memory belongs what its parent holds.
+  std::vector<Participant> all = start_all(bench);
+  report.begin("train");
+  for (int round = 0; round < bench.rounds; ++round)
+    for (Participant& p : all) p.take_turn();
+  report.measure_peaks(10);
+
+  std::vector<const Participant*> own;
+  for (const Participant& p : all) {
+    if (!p.torch) {
+      own.push_back(&p);
+      report.add(result_of(p, all));
+      print_details(p);
+    } else {
+      report.add(torch_result(p, *own.back()));
+      fmt::print("  {:<48}{}; resident {:.2f} GB, {:.2f} x that of {}\n", "", p.ready["built_from"].get<std::string>(),
+                 p.resident() / 1e9, p.resident() / own.back()->resident(), own.back()->name);
+    }
+  }
+  if (own.size() > 1) print_table(report, own);
 }
 
 }  // namespace grt

@@ -1,15 +1,22 @@
-// The speed of whole training steps, of several models side by side.
+// The speed of training steps, of several models and beside PyTorch: each in a process of its own, all taking turns.
 #pragma once
 
 #include "tools/bench/models.h"
 #include "tools/bench/report.h"
+#include "tools/bench/training_step.h"
 
 namespace grt {
 
-void bench_train(const ModelBench& bench, Device& device, Report& report);
+struct TrainBench {
+  std::vector<std::string> models;
+  StepShape shape;
+  int rounds;
+  std::vector<std::string> torch;  // settings of PyTorch to compare with: "installed", "tuned"
+  std::string python;              // with the module torch
+};
 
-// A training step for each line that arrives on stdin, its seconds and the memory so far as a JSON line on stdout: for
-// a comparison that lets two programs take turns (tools/bench_torch.py).
-void train_on_request(const ModelBench& bench, Device& device);
+void check_torch_settings(const std::vector<std::string>& settings);  // throws Error naming --torch
+
+void bench_train(const TrainBench& bench, Report& report);
 
 }  // namespace grt
