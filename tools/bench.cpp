@@ -10,6 +10,7 @@
 #include "core/main.h"
 #include "core/threads.h"
 #include "tools/bench/decode.h"
+#include "tools/bench/growth.h"
 #include "tools/bench/operations.h"
 #include "tools/bench/products.h"
 #include "tools/bench/training.h"
@@ -18,7 +19,7 @@
 namespace grt {
 namespace {
 
-constexpr std::array kModes = {"gemm", "attention", "ops", "train", "decode", "all"};
+constexpr std::array kModes = {"gemm", "attention", "ops", "train", "decode", "growth", "all"};
 
 struct Options {
   std::vector<std::string> modes, models;
@@ -56,8 +57,9 @@ struct Options {
 
   RowChoice rows() const { return {filter, rounds}; }
   bool chosen(const std::string& mode) const {  // "all" has the attention among the operations
-    return std::any_of(modes.begin(), modes.end(),
-                       [&](const std::string& m) { return m == mode || (m == "all" && mode != "attention"); });
+    return std::any_of(modes.begin(), modes.end(), [&](const std::string& m) {
+      return m == mode || (m == "all" && mode != "attention" && mode != "growth");
+    });
   }
 };
 
@@ -82,9 +84,11 @@ void check_options(Options& options) {
         options.context_length.value_or(0));
   check(options.models.empty() || options.scale.empty(), "--scale: names the models, as --model does; give one");
   if (!options.scale.empty()) options.models = models_of_scale(options.scale);
-  if (options.models.empty()) options.models = {"gpt2-small"};
+  if (options.models.empty()) options.models = {options.modes[0] == "growth" ? "grt-nano" : "gpt2-small"};
   check(!options.on_request || (options.modes == std::vector<std::string>{"train"} && options.models.size() == 1),
         "--on-request: goes with train and one --model alone");
+  check(!options.chosen("growth") || options.models.size() == 1, "growth: takes one --model, not {}",
+        options.models.size());
   check_torch_settings(options.torch);
   if (options.json) const FileWriter probe(*options.json);  // fails now and not after the work
 }
@@ -112,6 +116,7 @@ int run(int argc, char** argv) {
   if (options.chosen("train"))
     bench_train({options.models, shape, options.rounds, options.torch, options.python}, report);
   if (options.chosen("decode")) bench_decode(models, *device, report);
+  if (options.chosen("growth")) bench_growth(options.models[0], shape, options.rounds, *device, report);
   if (options.json) {
     const Json file = {{"device", device->name()},
                        {"threads", thread_count()},

@@ -1,9 +1,12 @@
 // The bench binary on tiny work: that it measures something and says it in JSON. No speed is asserted.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <map>
 
 #include "core/files.h"
 #include "core/json.h"
+#include "models/model.h"
 #include "tests/support.h"
 
 namespace grt {
@@ -105,12 +108,65 @@ TEST_SUITE("tools") {
     CHECK(rows[1]["context_length"] == 8);
   }
 
+  TEST_CASE("bench train --torch takes turns with PyTorch and divides the medians") {
+    const test::TempDir dir;
+    const std::string model = write_model(dir, "grt");
+    // Stands for the interpreter: it is given the script and answers as the script does, a thousand seconds a step.
+    const auto interpreter = [&](const char* parameters) {
+      const std::string path = (dir / parameters).string();
+      write_file(path, fmt::format("#!/bin/sh\n"
+                                   "echo \"$@\" > {0}/arguments; echo $LD_LIBRARY_PATH > {0}/path\n"
+                                   "echo '{{\"parameters\": {1}, \"peak_resident_bytes\": 1000000000, \"built_from\": "
+                                   "\"PyTorch of a test\"}}'\n"
+                                   "while read line; do echo '{{\"seconds\": 1000, \"peak_resident_bytes\": "
+                                   "2000000000}}'; done\n",
+                                   dir.path.string(), parameters));
+      std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+      return path;
+    };
+    const std::string parameters = std::to_string(make_model(tiny_model("grt"), "test")->params().count());
+    const Json rows = rows_of({"train", "--model", model, "--torch", "tuned", "--python",
+                               interpreter(parameters.c_str()), "--batch-size", "3"});
+    REQUIRE(rows.size() == 3);  // peak, ours, PyTorch
+    CHECK(rows[1]["ratio_to_PyTorch tuned"].get<double>() == doctest::Approx(1000 / rows[1]["median_s"].get<double>()));
+    CHECK(rows[1]["memory_ratio_to_PyTorch tuned"].get<double>() ==
+          doctest::Approx(rows[1]["peak_resident_bytes"].get<double>() / 2e9));
+    CHECK(rows[2]["tokens_per_s"].get<double>() == doctest::Approx(3 * 16 / 1000.0));
+    const std::string arguments = read_file(dir / "arguments");
+    CHECK(contains(arguments, "torch_step.py serve --config {"));
+    CHECK(contains(arguments, "\"gate_bias\":4"));  // the whole configuration, defaults included
+    CHECK(contains(arguments, "--batch-size 3"));
+    CHECK(contains(read_file(dir / "path"), "openblas-openmp"));
+
+    const test::Outcome other =
+        run_tool("bench", {"train", "--model", model, "--torch", "installed", "--python", interpreter("12")});
+    CHECK(other.code == 1);
+    CHECK(contains(other.err, "has 12 parameters in PyTorch, not " + parameters));
+  }
+
+  TEST_CASE("bench growth: with recomputation a further recurrence keeps one state, without it its activations") {
+    const test::TempDir dir;
+    const Json rows =
+        rows_of({"growth", "--model", write_model(dir, "grt"), "--batch-size", "2", "--context-length", "64"});
+    std::map<std::string, Json> by_name;
+    for (const Json& row : rows) by_name[row["name"]] = row;
+    for (const char* name : {"R --recompute 4", "R --recompute 8", "R --recompute 16"})
+      CHECK(by_name.at(name)["states_per_step"] == 1);
+    CHECK(by_name.at("R 16")["states_per_step"].get<double>() > 10);
+    CHECK(by_name.at("T 256")["flops_growth"].get<double>() > 2);
+    CHECK(by_name.at("T 256")["memory_growth"].get<double>() == doctest::Approx(2).epsilon(0.05));
+    CHECK(by_name.at("d 64")["flops_growth"].get<double>() > 3);
+    CHECK(by_name.at("V 1028")["value"] == 1028);
+    CHECK(by_name.contains("threads 1"));
+    CHECK_FALSE(by_name.at("T 16").contains("time_growth"));  // the first of its axis
+  }
+
   TEST_CASE("bench train --on-request makes no step until it is asked") {
     const test::TempDir dir;
     const test::Outcome o = run_tool("bench", {"train", "--on-request", "--model", write_model(dir, "dense")});
     CHECK(o.code == 0);
     CHECK(std::count(o.out.begin(), o.out.end(), '\n') == 1);  // stdin is empty: it says that it is ready, and ends
-    CHECK(parse_json(o.out, "stdout")["seconds"] == 0);
+    CHECK(parse_json(o.out, "stdout")["context_length"] == 16);
   }
 
   TEST_CASE("bench refuses what it cannot measure in one line that names the flag") {
@@ -120,13 +176,18 @@ TEST_SUITE("tools") {
       CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
       return o.err;
     };
-    CHECK(contains(error({"speed"}), "no benchmark \"speed\"; there are gemm, attention, ops, train, decode, all"));
+    CHECK(contains(error({"speed"}),
+                   "no benchmark \"speed\"; there are gemm, attention, ops, train, decode, growth, all"));
     CHECK(contains(error({"gemm", "--rounds", "0"}), "--rounds: must be at least 1, not 0"));
     CHECK(contains(error({"train", "--batch-size", "0"}), "--batch-size: must be at least 1, not 0"));
     CHECK(contains(error({"train", "--model", "gpt5"}), "--model gpt5: neither a file nor a preset"));
     CHECK(contains(error({"train", "--scale", "tiny"}), "--scale: must be nano, small, medium, large, not \"tiny\""));
     CHECK(contains(error({"train", "--scale", "nano", "--model", "grt-nano"}), "give one"));
     CHECK(contains(error({"train", "decode", "--on-request"}), "--on-request: goes with train"));
+    CHECK(contains(error({"train", "--torch", "eager"}), "--torch: must be installed or tuned, not \"eager\""));
+    CHECK(contains(error({"train", "--torch", "tuned", "--python", "/nowhere"}), "cannot start /nowhere"));
+    CHECK(contains(error({"growth", "--scale", "nano"}), "growth: takes one --model, not 6"));
+    CHECK(contains(error({"gemm", "--openblas", "/nowhere.so"}), "--openblas: /nowhere.so"));
     CHECK(contains(error({"gemm", "--json", "/nowhere/x.json"}), "/nowhere/x.json"));
     CHECK(contains(error({"gemm", "--filter", "no such row"}), "--filter: no row"));
   }

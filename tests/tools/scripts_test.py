@@ -207,6 +207,23 @@ class Scripts(unittest.TestCase):
         for circle in circles:
             self.assertTrue(0 < float(circle.get("cx")) < width and 0 < float(circle.get("cy")) < height)
 
+    def test_the_models_in_pytorch_have_the_reference_loss_and_gradients(self):
+        python = "/usr/bin/python3"  # Debian's, whatever runs this test
+        if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+            self.skipTest("PyTorch is not installed (python3-torch)")
+        oracle = TOOLS.parent / "tests" / "fixtures" / "oracle"
+        fixtures = [oracle / name for name in ["dense", "dense_bias_tanh", "grt", "grt_concat_norm", "grt_no_gate",
+                                               "grt_no_injection", "grt_no_prelude"]]
+        result = subprocess.run([python, TOOLS / "bench" / "torch_step.py", "check", *fixtures], capture_output=True,
+                                text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), len(fixtures))
+        for directory, got in zip(fixtures, map(json.loads, lines)):
+            expected = json.loads((directory / "expected.json").read_text())
+            self.assertAlmostEqual(got["loss"], expected["gradients"]["loss"], delta=1e-8, msg=directory)
+            self.assertLess(got["largest_gradient_error"], 1e-6, directory)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -10,15 +10,18 @@
 namespace grt {
 namespace {
 
-// Beside our own threads those of OpenMP rest between calls; the threads of the plain build go on turning.
-constexpr std::array kBuilds = {"/usr/lib/x86_64-linux-gnu/openblas-openmp/libopenblas.so.0",
-                                "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0", "libopenblas.so.0"};
-
 template <class Function>
 Function symbol(void* library, const char* name, const std::string& file) {
   void* const found = dlsym(library, name);
   check(found != nullptr, "--openblas: {} has no function {}; is it OpenBLAS?", file, name);
   return reinterpret_cast<Function>(found);
+}
+
+// It stays loaded: its threads cannot be taken back.
+void* open_library(const std::string& file) {
+  if (const std::string core = OpenBlas::best_core(); !core.empty())
+    setenv("OPENBLAS_CORETYPE", core.c_str(), 0);  // read when it is loaded; what the user has set counts
+  return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
 }  // namespace
@@ -28,26 +31,30 @@ std::string OpenBlas::best_core() {
   return __builtin_cpu_supports("avx512f") ? "SkylakeX" : "";
 }
 
+// Beside our own threads those of OpenMP rest between calls; the threads of the plain build go on turning.
+std::span<const std::string> OpenBlas::debian_builds() {
+  static const std::array<std::string, 3> builds = {"/usr/lib/x86_64-linux-gnu/openblas-openmp/libopenblas.so.0",
+                                                    "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0",
+                                                    "libopenblas.so.0"};
+  return builds;
+}
+
+std::unique_ptr<OpenBlas> OpenBlas::find(std::span<const std::string> files) {
+  for (const std::string& file : files)
+    if (void* const library = open_library(file)) return std::unique_ptr<OpenBlas>(new OpenBlas(library, file));
+  return nullptr;
+}
+
 std::unique_ptr<OpenBlas> OpenBlas::load(const std::string& file) {
-  if (const std::string core = best_core(); !core.empty())
-    setenv("OPENBLAS_CORETYPE", core.c_str(), 0);  // read when it is loaded; what the user has set counts
-  void* library = nullptr;
-  std::string loaded = file;
-  if (!file.empty()) {
-    library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    check(library != nullptr, "--openblas: {}", library ? "" : dlerror());
-  }
-  for (std::size_t i = 0; i < kBuilds.size() && !library; ++i) {
-    loaded = kBuilds[i];
-    library = dlopen(kBuilds[i], RTLD_NOW | RTLD_LOCAL);
-  }
-  if (!library) return nullptr;
-  using Config = const char* (*)();
-  std::unique_ptr<OpenBlas> blas(new OpenBlas);  // the library stays loaded: its threads cannot be taken back
-  blas->sgemm_ = symbol<Sgemm>(library, "cblas_sgemm", loaded);
-  blas->set_threads_ = symbol<SetThreads>(library, "openblas_set_num_threads", loaded);
-  blas->name_ = symbol<Config>(library, "openblas_get_config", loaded)();
-  return blas;
+  void* const library = open_library(file);
+  check(library != nullptr, "--openblas: {}", library ? "" : dlerror());
+  return std::unique_ptr<OpenBlas>(new OpenBlas(library, file));
+}
+
+OpenBlas::OpenBlas(void* library, const std::string& file)
+    : set_threads_(symbol<SetThreads>(library, "openblas_set_num_threads", file)),
+      sgemm_(symbol<Sgemm>(library, "cblas_sgemm", file)) {
+  name_ = symbol<const char* (*)()>(library, "openblas_get_config", file)();
 }
 
 void OpenBlas::multiply(std::int64_t m, std::int64_t n, std::int64_t k, const BlasFactor& a, const BlasFactor& b,
@@ -57,6 +64,10 @@ void OpenBlas::multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Bl
   const auto narrow = [](std::int64_t extent) { return static_cast<int>(extent); };
   sgemm_(kRowMajor, transpose(a), transpose(b), narrow(m), narrow(n), narrow(k), 1, a.data, narrow(a.stride), b.data,
          narrow(b.stride), add ? 1.0f : 0.0f, c, narrow(n));
+}
+
+std::string name_of(const OpenBlas* blas) {
+  return blas ? blas->name() : "nothing, OpenBLAS is not installed (Debian: libopenblas0-openmp)";
 }
 
 }  // namespace grt

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace grt {
@@ -16,9 +17,12 @@ struct BlasFactor {
 
 class OpenBlas {
  public:
-  // `file`, or where it is empty Debian's builds, the one with OpenMP first. Null if none of those is installed; throws
-  // Error naming --openblas if `file` cannot be used.
+  // The first of `files` that can be loaded; null if there is none.
+  static std::unique_ptr<OpenBlas> find(std::span<const std::string> files = debian_builds());
+  // Throws Error naming --openblas if `file` cannot be used.
   static std::unique_ptr<OpenBlas> load(const std::string& file);
+
+  static std::span<const std::string> debian_builds();
 
   // The kernels that suit this CPU's vectors, in the library's words: it takes a CPU that is newer than itself for a
   // much older one. Empty: what it finds by itself.
@@ -34,11 +38,13 @@ class OpenBlas {
   using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
                          int lda, const float* b, int ldb, float beta, float* c, int ldc);
   using SetThreads = void (*)(int n);
-  OpenBlas() = default;
+  OpenBlas(void* library, const std::string& file);
 
   std::string name_;
   SetThreads set_threads_ = nullptr;
   Sgemm sgemm_ = nullptr;
 };
+
+std::string name_of(const OpenBlas* blas);  // or, for null, that it is missing
 
 }  // namespace grt

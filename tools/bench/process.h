@@ -1,4 +1,4 @@
-// Another program that answers lines with lines of JSON: how measurements in separate processes take turns.
+// Another program that answers each line with a JSON object: how measurements in separate processes take turns.
 #pragma once
 
 #include <cstdio>
@@ -18,7 +18,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Its next line. Throws Error if there is none, or if it is an object with the key "error".
+  // Its next line. Throws Error if there is none, or if it has the key "error".
   Json read();
   Json ask();  // sends an empty line, and reads
 

@@ -120,10 +120,10 @@ bool has_product(const RowChoice& choice) {
 }
 
 void bench_gemm(const RowChoice& choice, const std::string& openblas, Device& device, Report& report) {
-  const std::unique_ptr<OpenBlas> blas = OpenBlas::load(openblas);
+  const std::unique_ptr<OpenBlas> blas = openblas.empty() ? OpenBlas::find() : OpenBlas::load(openblas);
   if (blas) blas->set_threads(thread_count());
   report.begin("gemm");
-  fmt::print("  beside: {}\n", blas ? blas->name() : "nothing, OpenBLAS is not installed (libopenblas0-openmp)");
+  fmt::print("  beside: {}\n", name_of(blas.get()));
   for (const Product& p : all_products()) {
     if (!choice.wants(p.name())) continue;
     const Factors factors(p, device);

@@ -3,7 +3,7 @@
 
   torch_step.py serve --config JSON ...   a training step for each line on stdin, a JSON line on stdout for each: what
                                           `bench train --torch` lets take turns with our own
-  torch_step.py check DIR                 loss and gradients against a directory of tests/fixtures/oracle
+  torch_step.py check DIR...              loss and gradients against directories of tests/fixtures/oracle, a line each
 
 The anchor's halves of inject and of the gate's first layer are computed once, as in ours: both do the same work.
 """
@@ -231,9 +231,8 @@ def read_safetensors(path):
     return tensors
 
 
-def check(args):
+def check(directory):
     """Windows 0 and 1 as one batch, noise off, full depth, in float64: the fixture's loss and gradients."""
-    directory = pathlib.Path(args.directory)
     model = Model(json.loads((directory / "config.json").read_text()))
     model.load_state_dict(read_safetensors(directory / "model.safetensors"))
     model.double()
@@ -259,8 +258,8 @@ def main():
     serving.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     serving.set_defaults(run=serve)
     checking = what.add_parser("check")
-    checking.add_argument("directory")
-    checking.set_defaults(run=check)
+    checking.add_argument("directories", nargs="+", type=pathlib.Path)
+    checking.set_defaults(run=lambda args: [check(directory) for directory in args.directories])
     args = parser.parse_args()
     args.run(args)
 
