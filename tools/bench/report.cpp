@@ -44,6 +44,7 @@ void Report::begin(const std::string& group) {
       peak_.bf16_flops > 0 ? fmt::format(", {:.0f} GFLOP/s (bf16 pairs)", peak_.bf16_flops / 1e9) : "";
   fmt::print("{}: peak at this moment {:.0f} GFLOP/s (f32 multiply-add){}, {:.1f} GB/s (read)\n", group,
              peak_.flops / 1e9, bf16, peak_.bytes / 1e9);
+  std::fflush(stdout);
   note(group, "peak", {{"gflops", peak_.flops / 1e9}, {"gb_per_s", peak_.bytes / 1e9}});
   if (peak_.bf16_flops > 0) rows_.back()["bf16_gflops"] = peak_.bf16_flops / 1e9;
 }
