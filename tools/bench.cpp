@@ -30,8 +30,8 @@ struct Options {
   std::string filter, openblas;
   std::optional<std::string> json;
   std::optional<int> threads;
-  bool on_request = false, recompute = false;
-  std::vector<std::string> torch;
+  bool on_request = false, recompute = false, alone = false;
+  std::vector<std::string> dtypes = {"f32"}, torch;
   std::string python = "/usr/bin/python3";
 
   template <class V>
@@ -49,6 +49,8 @@ struct Options {
     v("openblas", openblas, "gemm: the library to compare with (default: Debian's, the build with OpenMP first)");
     v("json", json, "file to write all numbers to");
     v("threads", threads, "CPU threads (default: the CPUs this process may use)");
+    v("dtype", dtypes, "train: f32, bf16 (products of bf16 factors), or both, which take turns");
+    v("alone", alone, "train: one process at a time, started for each turn: for models that do not fit together");
     v("recompute", recompute, "train: keep one state for each recurrence, and compute the rest again");
     v("torch", torch, "train: beside PyTorch as installed, tuned (BLAS, memory, vectors), or both");
     v("python", python, "train: the interpreter that has the module torch");
@@ -114,7 +116,8 @@ int run(int argc, char** argv) {
   if (options.chosen("attention")) bench_ops(options.rows(), "attention", *device, report);
   if (options.chosen("ops")) bench_ops(options.rows(), "ops", *device, report);
   if (options.chosen("train"))
-    bench_train({options.models, shape, options.rounds, options.torch, options.python}, report);
+    bench_train({options.models, shape, options.rounds, options.dtypes, options.torch, options.python, options.alone},
+                report);
   if (options.chosen("decode")) bench_decode(models, *device, report);
   if (options.chosen("growth")) bench_growth(options.models[0], shape, options.rounds, *device, report);
   if (options.json) {

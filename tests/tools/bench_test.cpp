@@ -81,6 +81,16 @@ TEST_SUITE("tools") {
     CHECK(decode[3].contains("bytes_ratio"));
   }
 
+  TEST_CASE("bench train --alone has one process at a time, which starts for each turn") {
+    const test::TempDir dir;
+    const std::string dense = write_model(dir, "dense"), grt = write_model(dir, "grt");
+    const Json together = rows_of({"train", "--model", dense, grt}),
+               alone = rows_of({"train", "--alone", "--model", dense, grt});
+    REQUIRE(alone.size() == together.size());
+    CHECK(alone[4]["executed_flops_ratio"] == together[4]["executed_flops_ratio"]);
+    CHECK(alone[1]["activation_bytes"] == together[1]["activation_bytes"]);
+  }
+
   TEST_CASE("bench train --scale compares every model with dense, which applies as many blocks") {
     const test::TempDir dir;
     const std::string file = (dir / "bench.json").string();
@@ -141,7 +151,7 @@ TEST_SUITE("tools") {
     const test::Outcome other =
         run_tool("bench", {"train", "--model", model, "--torch", "installed", "--python", interpreter("12")});
     CHECK(other.code == 1);
-    CHECK(contains(other.err, "has 12 parameters in PyTorch, not " + parameters));
+    CHECK(contains(other.err, "has 12 parameters in PyTorch installed, not " + parameters));
   }
 
   TEST_CASE("bench growth: with recomputation a further recurrence keeps one state, without it its activations") {

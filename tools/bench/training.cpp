@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 
 #include "core/threads.h"
@@ -17,21 +18,33 @@ constexpr std::array kTorchSettings = {"installed", "tuned"};
 
 // One process whose step is timed.
 struct Participant {
-  std::string name, model;
-  bool torch;
-  std::unique_ptr<Process> process;
+  std::string name, model, dtype, setting;  // setting: of PyTorch, empty for our own
+  std::vector<std::string> command, environment;
+  std::unique_ptr<Process> process = {};
   Json ready = {}, last = {};
   std::vector<double> seconds = {};
 
-  void take_turn() {
+  bool own() const { return setting.empty(); }
+  void start() {
+    process = std::make_unique<Process>(name, command, environment);
+    ready = process->read();
+  }
+  void take_turn(bool alone) {
+    if (!process) start();
     last = process->ask();
     seconds.push_back(last["seconds"]);
+    if (alone) process.reset();
   }
   double get(const char* key) const { return (last.contains(key) ? last : ready)[key]; }
   double resident() const { return get("peak_resident_bytes"); }
   double tokens() const { return get("batch_size") * get("context_length"); }
   Timing timing() const { return timing_of(seconds); }
+  Arithmetic arithmetic() const { return dtype == "bf16" ? Arithmetic::bf16 : Arithmetic::f32; }
 };
+
+std::string with_dtype(const std::string& name, const std::string& dtype) {
+  return dtype == "f32" ? name : name + " " + dtype;
+}
 
 Json whole_config(const TrainBench& bench, const std::string& model) {
   Json config = find_model(model);
@@ -39,20 +52,21 @@ Json whole_config(const TrainBench& bench, const std::string& model) {
   return make_model(config, "--model " + model)->config_json();
 }
 
-Participant start_own(const TrainBench& bench, const std::string& model) {
-  std::vector<std::string> command = {own_binary(),
-                                      "train",
-                                      "--on-request",
-                                      "--model",
-                                      model,
-                                      "--batch-size",
-                                      std::to_string(bench.shape.batch_size),
-                                      "--threads",
-                                      std::to_string(thread_count())};
+// What the processes of both kinds are told.
+std::vector<std::string> shared_flags(const TrainBench& bench, const std::string& dtype) {
+  return {"--batch-size", std::to_string(bench.shape.batch_size),
+          "--threads",    std::to_string(thread_count()),
+          "--dtype",      dtype};
+}
+
+Participant own_participant(const TrainBench& bench, const std::string& model, const std::string& dtype) {
+  std::vector<std::string> command = {own_binary(), "train", "--on-request", "--model", model};
+  const std::vector<std::string> flags = shared_flags(bench, dtype);
+  command.insert(command.end(), flags.begin(), flags.end());
   if (bench.shape.context_length > 0)
     command.insert(command.end(), {"--context-length", std::to_string(bench.shape.context_length)});
   if (bench.shape.recompute) command.push_back("--recompute");
-  return {model, model, false, std::make_unique<Process>(model, command, std::vector<std::string>{})};
+  return {with_dtype(model, dtype), model, dtype, "", std::move(command), {}};
 }
 
 // What makes PyTorch's CPU build faster: a BLAS whose threads do not fight with OpenMP's, told which kernels this CPU
@@ -69,42 +83,39 @@ std::vector<std::string> tuned_environment() {
   return entries;
 }
 
-Participant start_torch(const TrainBench& bench, const std::string& model, const std::string& setting) {
-  const std::string name = fmt::format("PyTorch {}", setting);
-  const std::vector<std::string> command = {bench.python,
-                                            GRT_TORCH_SCRIPT,
-                                            "serve",
-                                            "--config",
-                                            whole_config(bench, model).dump(),
-                                            "--batch-size",
-                                            std::to_string(bench.shape.batch_size),
-                                            "--threads",
-                                            std::to_string(thread_count())};
-  const std::vector<std::string> environment = setting == "tuned" ? tuned_environment() : std::vector<std::string>{};
-  return {name, model, true, std::make_unique<Process>(name, command, environment)};
+Participant torch_participant(const TrainBench& bench, const std::string& model, const std::string& dtype,
+                              const std::string& setting) {
+  std::vector<std::string> command = {bench.python, GRT_TORCH_SCRIPT, "serve", "--config",
+                                      whole_config(bench, model).dump()};
+  const std::vector<std::string> flags = shared_flags(bench, dtype);
+  command.insert(command.end(), flags.begin(), flags.end());
+  return {"PyTorch " + with_dtype(setting, dtype),
+          model,
+          dtype,
+          setting,
+          std::move(command),
+          setting == "tuned" ? tuned_environment() : std::vector<std::string>{}};
 }
 
-// A process starts before the next is asked to be ready: several at once would take each other's memory for theirs.
-std::vector<Participant> start_all(const TrainBench& bench) {
-  for (const std::string& model : bench.models) whole_config(bench, model);  // wrong ones are an error of ours
+std::vector<Participant> participants(const TrainBench& bench) {
   std::vector<Participant> all;
-  const auto add = [&](Participant p) {
-    p.ready = p.process->read();
-    all.push_back(std::move(p));
-  };
   for (const std::string& model : bench.models) {
-    add(start_own(bench, model));
-    const std::size_t own = all.size() - 1;
-    for (const std::string& setting : bench.torch) {
-      add(start_torch(bench, model, setting));
-      check(all.back().get("parameters") == all[own].get("parameters"),
-            "bench train: {} has {:.0f} parameters in PyTorch, not {:.0f}", model, all.back().get("parameters"),
-            all[own].get("parameters"));
+    whole_config(bench, model);  // a wrong one is an error of ours
+    for (const std::string& dtype : bench.dtypes) {
+      all.push_back(own_participant(bench, model, dtype));
+      for (const std::string& setting : bench.torch) all.push_back(torch_participant(bench, model, dtype, setting));
     }
   }
   return all;
 }
 
+// That PyTorch trains the same model.
+void check_same_size(const Participant& torch, const Participant& own) {
+  check(torch.get("parameters") == own.get("parameters"), "bench train: {} has {:.0f} parameters in {}, not {:.0f}",
+        own.model, torch.get("parameters"), torch.name, own.get("parameters"));
+}
+
+// Of our own; its ratios are to PyTorch at the same type, and in bf16 to ourselves in f32.
 Result result_of(const Participant& own, const std::vector<Participant>& all) {
   const Timing time = own.timing();
   Json more = own.ready;
@@ -114,9 +125,11 @@ Result result_of(const Participant& own, const std::vector<Participant>& all) {
   for (const char* counted_elsewhere : {"flops", "convention_flops"}) more.erase(counted_elsewhere);
   std::vector<Peer> peers;
   for (const Participant& p : all) {
-    if (!p.torch || p.model != own.model) continue;
-    peers.push_back({p.name, p.timing()});
-    more["memory_ratio_to_" + p.name] = own.resident() / p.resident();
+    if (p.model != own.model || &p == &own) continue;
+    const bool same_type = !p.own() && p.dtype == own.dtype, exact = p.own() && p.dtype == "f32";
+    if (!same_type && !exact) continue;
+    peers.push_back({exact ? "f32" : p.name, p.timing()});
+    more["memory_ratio_to_" + peers.back().name] = own.resident() / p.resident();
   }
   return {.group = "train",
           .name = fmt::format("{}, {} x {}", own.name, own.get("batch_size"), own.get("context_length")),
@@ -124,7 +137,8 @@ Result result_of(const Participant& own, const std::vector<Participant>& all) {
           .flops = own.get("flops"),
           .tokens = own.tokens(),
           .more = std::move(more),
-          .peers = std::move(peers)};
+          .peers = std::move(peers),
+          .arithmetic = own.arithmetic()};
 }
 
 // The other's step, its share of the peak by the operations that we need for the same.
@@ -134,7 +148,8 @@ Result torch_result(const Participant& p, const Participant& own) {
           .time = p.timing(),
           .flops = own.get("flops"),
           .tokens = own.tokens(),
-          .more = {{"peak_resident_bytes", p.resident()}, {"built_from", p.ready["built_from"]}}};
+          .more = {{"peak_resident_bytes", p.resident()}, {"built_from", p.ready["built_from"]}},
+          .arithmetic = own.arithmetic()};
 }
 
 void print_details(const Participant& own) {
@@ -175,26 +190,36 @@ void check_torch_settings(const std::vector<std::string>& settings) {
 }
 
 void bench_train(const TrainBench& bench, Report& report) {
-  // Started before any peak is measured: to a new process's peak memory belongs what its parent holds.
-  std::vector<Participant> all = start_all(bench);
+  std::vector<Participant> all = participants(bench);
+  // Started before any peak is measured, one after the other: what a process holds when it starts another belongs to
+  // the other's peak memory.
+  const Participant* own = nullptr;
+  for (Participant& p : all) {
+    if (!bench.alone) p.start();
+    if (p.own()) own = &p;
+    if (!p.own() && !bench.alone) check_same_size(p, *own);
+  }
   report.begin("train");
   for (int round = 0; round < bench.rounds; ++round)
-    for (Participant& p : all) p.take_turn();
+    for (Participant& p : all) p.take_turn(bench.alone);
   report.measure_peaks(10);
 
-  std::vector<const Participant*> own;
+  std::map<std::string, std::vector<const Participant*>> by_type;
   for (const Participant& p : all) {
-    if (!p.torch) {
-      own.push_back(&p);
+    if (p.own()) {
+      own = &p;
+      by_type[p.dtype].push_back(&p);
       report.add(result_of(p, all));
       print_details(p);
     } else {
-      report.add(torch_result(p, *own.back()));
+      check_same_size(p, *own);
+      report.add(torch_result(p, *own));
       fmt::print("  {:<48}{}; resident {:.2f} GB, {:.2f} x that of {}\n", "", p.ready["built_from"].get<std::string>(),
-                 p.resident() / 1e9, p.resident() / own.back()->resident(), own.back()->name);
+                 p.resident() / 1e9, p.resident() / own->resident(), own->name);
     }
   }
-  if (own.size() > 1) print_table(report, own);
+  for (const auto& [type, list] : by_type)
+    if (list.size() > 1) print_table(report, list);
 }
 
 }  // namespace grt

@@ -11,8 +11,10 @@ struct TrainBench {
   std::vector<std::string> models;
   StepShape shape;
   int rounds;
-  std::vector<std::string> torch;  // settings of PyTorch to compare with: "installed", "tuned"
-  std::string python;              // with the module torch
+  std::vector<std::string> dtypes;  // f32, bf16: of products
+  std::vector<std::string> torch;   // settings of PyTorch to compare with: "installed", "tuned"
+  std::string python;               // with the module torch
+  bool alone;                       // one process at a time, started for each of its turns: less memory, more time
 };
 
 void check_torch_settings(const std::vector<std::string>& settings);  // throws Error naming --torch
