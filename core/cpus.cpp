@@ -2,13 +2,16 @@
 // Formats: proc(5) for /proc/self/{cgroup,mountinfo}; the kernel's cgroup-v2.rst (cpu.max) and sched-bwc.rst
 // (cpu.cfs_quota_us) for the quotas.
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/threads.h"
@@ -72,14 +75,13 @@ double quota_in(const std::string& directory, bool version2) {
   return number && value > 0 && period > 0 ? value / period : kNoQuota;
 }
 
-int affinity_cpus() {
+std::vector<unsigned long> affinity_mask() {
   for (int bits = CPU_SETSIZE; bits <= (1 << 20); bits *= 2) {  // the kernel refuses masks shorter than its own
     std::vector<unsigned long> mask(static_cast<std::size_t>(bits) / (8 * sizeof(unsigned long)));
     auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
-    const std::size_t bytes = mask.size() * sizeof(unsigned long);
-    if (sched_getaffinity(0, bytes, set) == 0) return CPU_COUNT_S(bytes, set);
+    if (sched_getaffinity(0, mask.size() * sizeof(unsigned long), set) == 0) return mask;
   }
-  return 1;
+  return {1};
 }
 
 }  // namespace
@@ -102,8 +104,19 @@ double detail::cgroup_cpus(const std::string& root) {
 
 int allowed_cpus() {
   const double quota = std::ceil(detail::cgroup_cpus(""));
-  const int cpus = affinity_cpus();
+  int cpus = 0;
+  for (const unsigned long word : affinity_mask()) cpus += std::popcount(word);
   return std::max(1, quota < cpus ? static_cast<int>(quota) : cpus);
+}
+
+std::int64_t cpu_set_id() {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  std::uint64_t h = 14695981039346656037u;  // FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/
+  const auto add = [&](std::uint64_t value) { h = (h ^ value) * 1099511628211u; };
+  for (const unsigned char c : std::string_view(host)) add(c);
+  for (const unsigned long word : affinity_mask()) add(word);
+  return static_cast<std::int64_t>(h);
 }
 
 }  // namespace grt

@@ -6,13 +6,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "core/error.h"
 
@@ -54,27 +58,59 @@ void report(const char* program, std::string text) noexcept {
   std::fputs("\n", stderr);
 }
 
-}  // namespace
-
-int run_main(const char* program, const std::function<int()>& body) noexcept {
-  occupy_standard_streams();
-  allow_many_files();
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` is then an error like that of a full disk
+// The body's exit code; or none after an exception, with what there is to say about it in `error`.
+std::optional<int> attempt(const std::function<int()>& body, std::string& error) noexcept {
   try {
     const int code = body();
     flush_stdout();
     return code;
   } catch (const Error& e) {
-    report(program, e.what());
+    error = e.what();
   } catch (const std::bad_alloc&) {
-    report(program, "out of memory");
+    error = "out of memory";
   } catch (const std::exception& e) {
-    report(program, std::string("unexpected error: ") + e.what());
+    error = std::string("unexpected error: ") + e.what();
   } catch (...) {
-    report(program, "unexpected error of unknown type");
+    error = "unexpected error of unknown type";
   }
+  return std::nullopt;
+}
+
+void prepare() {
+  occupy_standard_streams();
+  allow_many_files();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` is then an error like that of a full disk
+}
+
+// What fails on all ranks is said by rank 0, which ends the others while they wait here for their turn.
+void fail_together(const char* program, const std::string& error, Comm& comm) {
+  if (comm.rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  report(program, fmt::format("rank {} of {}: {}", comm.rank(), comm.size(), error));
+  comm.abort(1);
+}
+
+}  // namespace
+
+int run_main(const char* program, const std::function<int()>& body) noexcept {
+  prepare();
+  std::string error;
+  if (const std::optional<int> code = attempt(body, error)) return *code;
+  report(program, std::move(error));
   std::fflush(stdout);
   return 1;
+}
+
+int run_ranks(const char* program, const std::function<int(Comm&)>& body) noexcept {
+  std::unique_ptr<Comm> comm;
+  return run_main(program, [&] {
+    comm = open_comm();
+    if (comm->size() == 1) return body(*comm);
+    if (comm->rank() > 0) check(std::freopen("/dev/null", "w", stdout), "stdout: cannot be silenced");
+    std::string error;
+    const std::optional<int> code = attempt([&] { return body(*comm); }, error);
+    if (!code) fail_together(program, error, *comm);
+    return code.value_or(1);
+  });
 }
 
 }  // namespace grt

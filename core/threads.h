@@ -16,6 +16,9 @@ namespace grt {
 // CPUs this process may use: the smaller of its affinity mask and its cgroup quota (rounded up), at least 1.
 int allowed_cpus();
 
+// The same for processes of one machine with the same affinity mask, and different otherwise but by chance.
+std::int64_t cpu_set_id();
+
 int thread_count();            // threads that work on a parallel_for, the caller included; first value: allowed_cpus()
 void set_thread_count(int n);  // 1 <= n <= 1024; not while a parallel_for runs
 

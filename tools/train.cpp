@@ -147,13 +147,14 @@ MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageMo
           teacher_config(run, model.config())};
 }
 
-void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device) {
+void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device, int ranks) {
   const std::int64_t context = plan.order.context_length;
   const Flops flops = model.flops(context, model.depths().full);
   const std::string source = !run.config.model.empty() ? run.config.model : "of " + run.config.init_from;
   fmt::print("model: {} {}, {} parameters, {:.3g} MFLOP/token forward at full depth {}\n", model.config().architecture,
              source, model.params().count(), (flops.executed_body + flops.executed_head) / 1e6, model.depths().full);
-  fmt::print("device: {}, {}, {} threads\n", device.name(), run.device.dtype, thread_count());
+  fmt::print("device: {}, {}, {}{} threads\n", device.name(), run.device.dtype,
+             ranks > 1 ? fmt::format("{} ranks of ", ranks) : "", thread_count());
   fmt::print(
       "steps: {} of {} tokens ({} x {} x {}: micro-batches, sequences, context), depth {}\n", plan.steps,
       run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size, context,
@@ -164,12 +165,12 @@ void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& mo
                plan.distillation.temperature);
 }
 
-int train(Run& run, const Flags& flags, const std::string& command) {
+int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) {
   if (run.config.resume)
     take_over(run, flags);
   else
     apply_recipe(run.config, flags);
-  const std::unique_ptr<Device> device = run.device.open();  // outlives every tensor
+  const std::unique_ptr<Device> device = run.device.open(comm);  // outlives every tensor
   const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
   if (run.config.resume) check_same_model(run, *model);
@@ -188,12 +189,14 @@ int train(Run& run, const Flags& flags, const std::string& command) {
   std::optional<TokenData> val;
   if (!run.config.data_val.empty()) val = TokenData::open(run.config.data_val, model->config().vocab_size);
 
-  const MemoryNeeds needs = memory_needs(run, plan, *model);
+  MemoryNeeds needs = memory_needs(run, plan, *model);
+  if (run.config.shard_optimizer) needs.moment_shares = comm.size();
   const MemoryPlan memory = plan_memory(needs);
-  print_header(run, plan, *model, *device);
+  print_header(run, plan, *model, *device, comm.size());
   check_init_map(run, *model);
   fmt::print("{}", describe(memory));
-  check_fits(memory, needs, available_memory());
+  check_fits(memory, needs, available_memory() / comm.local_size());
+  comm.barrier();  // before any rank takes its part of that
 
   model->params().allocate(*device, dtype);
   model->params().allocate_gradients(plan.trained_prefix);
@@ -201,11 +204,15 @@ int train(Run& run, const Flags& flags, const std::string& command) {
   std::unique_ptr<LanguageModel> teacher;
   if (!run.config.teacher.empty()) teacher = load_model(run.config.teacher, *device, dtype);
 
-  make_directories(run.config.out);
-  const DirectoryLock lock(run.config.out);
-  if (!run.config.resume) claim_directory(run.config.out, run.config.overwrite);
+  std::optional<DirectoryLock> lock;
+  if (comm.rank() == 0) {
+    make_directories(run.config.out);
+    lock.emplace(run.config.out);
+    if (!run.config.resume) claim_directory(run.config.out, run.config.overwrite);
+  }
   run.start.flags = run_flags(run);
-  Trainer trainer(plan, *model, std::move(train), std::move(val), run.start, command, teacher.get());
+  Trainer trainer(plan, *model, std::move(train), std::move(val), run.start, launch_command(comm.size()) + command,
+                  teacher.get(), comm);
   if (run.config.resume) {
     trainer.load_moments(run.checkpoint);
     fmt::print("resumed after step {} from {}\n", run.start.step, run.checkpoint.string());
@@ -218,13 +225,13 @@ int train(Run& run, const Flags& flags, const std::string& command) {
 }  // namespace grt
 
 int main(int argc, char** argv) {
-  return grt::run_main("train", [&] {
+  return grt::run_ranks("train", [&](grt::Comm& comm) {
     grt::Flags flags("train", "Trains a language model on token files (see tokenize) and validates it at every depth.");
     grt::Run run;
     flags.add(run.config);
     flags.add(run.device);
     run.model_flags.declare(flags);
     if (!flags.parse(argc, argv)) return 0;
-    return grt::train(run, flags, grt::resume_command(argc, argv));
+    return grt::train(run, flags, grt::resume_command(argc, argv), comm);
   });
 }

@@ -26,7 +26,7 @@ struct TrainConfig {
   std::optional<std::string> depth_sampler;
   std::optional<int> depth;
   std::string depth_scope = "micro", data_order = "random", eval_depths = "all", stage = "all";
-  bool recompute = false, resume = false, overwrite = false, print_config = false;
+  bool recompute = false, shard_optimizer = false, resume = false, overwrite = false, print_config = false;
 
   template <class V>
   void fields(V&& v) {
@@ -68,6 +68,8 @@ struct TrainConfig {
     v("depth-scope", depth_scope, "draw a depth for each micro-batch (micro) or for each step (step)");
     v("data-order", data_order, "random offsets, or sequential windows");
     v("recompute", recompute, "keep one state per recurrence and compute the rest again in the backward pass");
+    v("shard-optimizer", shard_optimizer,
+      "over several ranks: each keeps the moments of its share of the weights alone");
     v("peak-tflops", peak_tflops, "the machine's peak, for mfu in the log (default: mfu is null)");
     v("recipe", recipe, "paper: batch 8, accumulation 60, 20000 steps, 2000 of warm-up, lr 6e-4 to 6e-5");
     v("config", config, "JSON file of flags: {\"lr\": 1e-3}; the command line wins");

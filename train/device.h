@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "core/comm.h"
 #include "core/device.h"
 #include "core/dtype.h"
 
@@ -19,10 +20,11 @@ struct DeviceConfig {
   void fields(V&& v) {
     v("device", device, "auto or cpu");
     v("dtype", dtype, "f32, or f64 for reference");
-    v("threads", threads, "CPU threads (default: the CPUs this process may use)");
+    v("threads", threads, "CPU threads (default: the CPUs this process may use, shared with the other ranks on them)");
   }
 
-  std::unique_ptr<Device> open() const;  // also sets the number of threads; throws Error naming the flag
+  // Also sets the number of threads. Throws Error naming the flag. Called by all ranks.
+  std::unique_ptr<Device> open(Comm& comm = alone()) const;
   DType type() const;
 };
 

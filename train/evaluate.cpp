@@ -1,5 +1,6 @@
-// Windows in batches, every depth from one forward pass, and sums in the order of the windows: since a kernel gives a
-// row the same bits whatever else is in the batch, results are bit-equal for any batch size.
+// Windows in batches, every depth from one forward pass, and sums over each window, added in the order of the windows:
+// since a kernel gives a row the same bits whatever else is in the batch, results are bit-equal for any batch size and
+// any number of ranks.
 #include "train/evaluate.h"
 
 #include <algorithm>
@@ -11,33 +12,44 @@
 namespace grt {
 namespace {
 
-// Mean and spread of the losses of one depth.
+// Mean and spread of the losses of one depth, from the sums over windows, which ranks can share.
 class Tally {
  public:
-  void add(double loss) {
-    ++count_;
-    sum_ += loss;
-    squares_ += loss * loss;
+  void add(std::size_t window, double loss) {
+    if (sums_.size() < 2 * (window + 1)) sums_.resize(2 * (window + 1));
+    sums_[2 * window] += loss;
+    sums_[2 * window + 1] += loss * loss;
   }
-  DepthLoss result() const {
-    const double n = static_cast<double>(count_), mean = sum_ / n;
-    const double variance = count_ > 1 ? (squares_ - n * mean * mean) / (n - 1) : 0;
+  void share(Comm& comm, std::int64_t windows) {
+    sums_.resize(2 * static_cast<std::size_t>(windows));
+    comm.sum(sums_);
+  }
+  DepthLoss result(std::int64_t tokens) const {
+    double sum = 0, squares = 0;
+    for (std::size_t i = 0; i < sums_.size(); i += 2) {
+      sum += sums_[i];
+      squares += sums_[i + 1];
+    }
+    const double n = static_cast<double>(tokens), mean = sum / n;
+    const double variance = tokens > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
     return {mean, std::sqrt(variance < 0 ? 0 : variance / n)};  // NaN stays NaN
   }
 
  private:
-  std::int64_t count_ = 0;
-  double sum_ = 0, squares_ = 0;
+  std::vector<double> sums_;  // of losses and of squares, a pair for each window
 };
 
-// Calls f(row) for each row of a batch of windows whose target comes after the first `scored` ones.
+// Calls f(window, row) for each row of a batch, which is `part` of `windows`, whose target is in no earlier window.
 template <class F>
-void for_scored_rows(std::span<const Window> part, std::int64_t scored, F&& f) {
-  std::int64_t first_row = 0;
+void for_scored_rows(std::span<const Window> windows, std::span<const Window> part, F&& f) {
+  auto index = static_cast<std::size_t>(part.data() - windows.data());
+  std::int64_t first_row = 0, scored = index == 0 ? 0 : windows[index - 1].begin + windows[index - 1].targets;
   for (const Window& window : part) {
-    for (std::int64_t t = scored - window.begin; t < window.targets; ++t) f(static_cast<std::size_t>(first_row + t));
+    for (std::int64_t t = scored - window.begin; t < window.targets; ++t)
+      f(index, static_cast<std::size_t>(first_row + t));
     scored = window.begin + window.targets;
     first_row += window.targets;
+    ++index;
   }
 }
 
@@ -110,17 +122,20 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
   pass.forced_gate = options.forced_gate;
   pass.key.seed = options.seed;
   pass.causal_routing = options.causal_routing;
+  Comm& comm = *options.comm;
+  check(!options.further || comm.size() == 1, "evaluation: further losses are those of one rank");
   std::map<int, Tally> tallies;
+  for (const int depth : options.depths) tallies[depth];
   std::map<std::string, Tally> further;
   EvalResult result;
-  std::map<int, std::int64_t> by_steps;
+  std::vector<std::int64_t> by_steps(static_cast<std::size_t>(options.depths.back()) + 1);
   Routes routes;
-  std::int64_t scored = 0;  // ids [1, scored] have been targets
-  for (const std::span<const Window> part : batches) {
+  for (std::size_t i = comm.rank(); i < batches.size(); i += comm.size()) {
+    const std::span<const Window> part = batches[i];
     const Batch batch = evaluation_batch(data, part, model.device());
     const auto add = [&](Tally& tally, const Tensor& rows) {
       const std::vector<double> losses = host_values(rows);
-      for_scored_rows(part, scored, [&](std::size_t row) { tally.add(losses[row]); });
+      for_scored_rows(windows, part, [&](std::size_t window, std::size_t row) { tally.add(window, losses[row]); });
     };
     if (options.causal_routing) pass.look = routes.next(batch.tokens.dim(0), batch.tokens.dim(1));
     const auto visit = [&](int depth, const Var& z) { add(tallies[depth], model.losses(z.value(), batch.targets)); };
@@ -131,18 +146,25 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
     if (options.further && options.kv == KvStrategy::full)
       for (const auto& [name, losses] : model.further_losses(batch.tokens, batch.targets, pass))
         add(further[name], losses);
-    if (!routes.steps().empty())
-      for_scored_rows(part, scored, [&](std::size_t row) { ++by_steps[routes.steps()[row]]; });
-    scored = part.back().begin + part.back().targets;
+    for_scored_rows(windows, part, [&](std::size_t, std::size_t row) {
+      ++result.tokens;
+      if (!routes.steps().empty()) ++by_steps[routes.steps()[row]];
+    });
     result.windows += static_cast<std::int64_t>(part.size());
-    if (options.progress && !options.progress(result.windows, all)) break;
+    if (options.progress && !options.progress(std::min(all, result.windows * comm.size()), all)) break;
   }
-  for (const auto& [depth, tally] : tallies) result.by_depth[depth] = tally.result();
-  for (const auto& [name, tally] : further) result.further[name] = tally.result();
-  for (const auto& [steps, count] : by_steps)
-    result.depth_histogram[steps] = static_cast<double>(count) / static_cast<double>(scored);
+  for (auto& [depth, tally] : tallies) tally.share(comm, all);
+  comm.sum(by_steps);
+  comm.sum(std::span(&result.tokens, 1));
+  comm.sum(std::span(&result.windows, 1));
+  routes.share(comm);
+  for (const auto& [depth, tally] : tallies) result.by_depth[depth] = tally.result(result.tokens);
+  for (const auto& [name, tally] : further) result.further[name] = tally.result(result.tokens);
+  for (std::size_t steps = 0; steps < by_steps.size(); ++steps)
+    if (by_steps[steps] > 0)
+      result.depth_histogram[static_cast<int>(steps)] =
+          static_cast<double>(by_steps[steps]) / static_cast<double>(result.tokens);
   result.router_entropy = routes.entropy();
-  result.tokens = scored;
   return result;
 }
 

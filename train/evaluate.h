@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm.h"
 #include "models/model.h"
 #include "train/data.h"
 
@@ -22,7 +23,8 @@ struct EvalOptions {
   std::uint64_t seed = 1337;              // poisson: of the initial state
   bool causal_routing = false;            // mor (models/model.h)
   KvStrategy kv = KvStrategy::full;       // else token by token, as decode_exits(), and nothing further
-  // After each batch: the windows done, of all. False stops early.
+  Comm* comm = &alone();                  // whose ranks share the work; all call evaluate() and get the same result
+  // After each batch: the windows done, of all. False stops early (over ranks: with a result that means nothing).
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };
 

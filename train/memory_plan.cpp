@@ -21,7 +21,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
   params.allocate_gradients(needs.trained_prefix);
   const auto gradients = static_cast<std::int64_t>(device->in_use()) - weights;
 
-  MemoryPlan plan{weights, gradients, 2 * weights, {}};
+  MemoryPlan plan{weights, gradients, 2 * weights / needs.moment_shares, {}};
   std::unique_ptr<LanguageModel> teacher;
   if (!needs.teacher.is_null()) {
     const std::size_t before = device->in_use();

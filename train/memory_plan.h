@@ -24,6 +24,7 @@ struct MemoryNeeds {
   bool recompute;
   std::string trained_prefix = {};  // of the names of the weights that are trained
   Json teacher = nullptr;           // the configuration of a model to learn from
+  int moment_shares = 1;            // ranks that share the moments
 };
 
 MemoryPlan plan_memory(const MemoryNeeds& needs);

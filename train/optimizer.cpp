@@ -1,5 +1,6 @@
 #include "train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/kernels.h"
@@ -13,17 +14,35 @@ std::string describe_bad(const std::string& name, const Tensor& t) {
   return bad == 0 ? "" : fmt::format("{} {} ({} of {} values are NaN or infinite)", name, t.shape(), bad, t.numel());
 }
 
+Moments zero_moments(const Params& params, std::int64_t count) {
+  const auto zeros = [&] { return Tensor::zeros({count}, params.values().dtype(), params.values().device()); };
+  return {zeros(), zeros()};
+}
+
 }  // namespace
 
-Optimizer::Optimizer(Params& params, const OptimizerConfig& config)
+Optimizer::Optimizer(Params& params, const OptimizerConfig& config, Comm& comm, bool sharded)
     : params_(params),
       config_(config),
-      moments_{Tensor::zeros({params.extent()}, params.values().dtype(), params.values().device()),
-               Tensor::zeros({params.extent()}, params.values().dtype(), params.values().device())} {}
+      comm_(comm),
+      sharded_(sharded && comm.size() > 1),
+      own_(sharded_ ? comm.share(params.extent()) : Comm::Share{0, params.extent()}),
+      moments_(zero_moments(params, own_.count)) {}
 
+void Optimizer::reduce_gradients() {
+  comm_.reduce_scatter(params_.gradients());
+  if (!sharded_) gather_gradients();
+}
+
+void Optimizer::gather_gradients() { comm_.all_gather(params_.gradients()); }
+
+// Each rank knows of its share; the parts are added in the order of the ranks.
 double Optimizer::gradient_norm() const {
-  const Tensor& g = params_.gradients();
-  return std::sqrt(g.device().kernels().sum_squares(g));
+  const auto [begin, count] = comm_.share(params_.extent());
+  const Tensor g = params_.gradients().range(begin, {count});
+  double squares = 0;
+  for (const double part : comm_.gather(g.device().kernels().sum_squares(g))) squares += part;
+  return std::sqrt(squares);
 }
 
 void Optimizer::update(std::int64_t step, double lr, double norm) {
@@ -35,12 +54,32 @@ void Optimizer::update(std::int64_t step, double lr, double norm) {
               .grad_scale = clip_coefficient(norm, config_.grad_clip),
               .m_correction = 1 / (1 - std::pow(config_.beta1, step + 1)),
               .v_correction = 1 / (1 - std::pow(config_.beta2, step + 1))};
-  for (const auto& [begin, n, decayed] : params_.trained()) {
-    adamw.weight_decay = decayed ? config_.weight_decay : 0;
-    params_.values().device().kernels().adamw(params_.values().range(begin, {n}), moments_.m.range(begin, {n}),
-                                              moments_.v.range(begin, {n}), params_.gradients().range(begin, {n}),
-                                              adamw);
+  Kernels& kernels = params_.values().device().kernels();
+  for (const auto& run : params_.trained()) {
+    const std::int64_t begin = std::max(run.begin, own_.begin);
+    const std::int64_t n = std::min(run.begin + run.count, own_.begin + own_.count) - begin;
+    if (n <= 0) continue;
+    adamw.weight_decay = run.decayed ? config_.weight_decay : 0;
+    kernels.adamw(params_.values().range(begin, {n}), moments_.m.range(begin - own_.begin, {n}),
+                  moments_.v.range(begin - own_.begin, {n}), params_.gradients().range(begin, {n}), adamw);
   }
+  if (sharded_) comm_.all_gather(params_.values());
+}
+
+Moments Optimizer::whole_moments() const {
+  if (!sharded_) return comm_.rank() == 0 ? moments_ : Moments{};
+  const Moments whole = comm_.rank() == 0 ? zero_moments(params_, params_.extent()) : Moments{};
+  comm_.collect(moments_.m, whole.m);
+  comm_.collect(moments_.v, whole.v);
+  return whole;
+}
+
+void Optimizer::load(const fs::path& checkpoint) {
+  if (!sharded_) return load_moments(params_, moments_, checkpoint);
+  const Moments whole = zero_moments(params_, params_.extent());
+  load_moments(params_, whole, checkpoint);
+  for (const auto& [to, from] : {std::pair(moments_.m, whole.m), std::pair(moments_.v, whole.v)})
+    to.device().copy(to.raw(), from.range(own_.begin, {own_.count}).raw(), to.bytes());
 }
 
 std::string first_bad_gradient(const Params& params) {

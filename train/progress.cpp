@@ -7,7 +7,8 @@
 
 namespace grt {
 
-Progress::Progress(int fd) : fd_(fd), terminal_(isatty(fd) == 1), start_(std::chrono::steady_clock::now()) {}
+Progress::Progress(int fd, bool live)
+    : fd_(fd), terminal_(live && isatty(fd) == 1), start_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() { wipe(); }
 

@@ -9,8 +9,9 @@ namespace grt {
 
 class Progress {
  public:
-  explicit Progress(int fd = 1);  // 1: stdout, 2: stderr
-  ~Progress();                    // wipes the live line
+  explicit Progress(int fd = 1, bool live = true);  // 1: stdout, 2: stderr; live false: no live line
+
+  ~Progress();  // wipes the live line
 
   // Redraws the live line at most ten times a second; nothing when the output is not a terminal.
   // `done` of `all` units of work are finished, `first` of them before this process began.

@@ -32,6 +32,10 @@ void Routes::count(const Tensor& routed) {
     if (positions[i] >= 0) ++steps_[i / k * time_ + positions[i]];
 }
 
+void Routes::share(Comm& comm) {
+  for (std::int64_t* n : {&decisions_, &entropy_}) comm.sum(std::span(n, 1));
+}
+
 std::optional<double> Routes::entropy() const {
   if (decisions_ == 0) return std::nullopt;
   return static_cast<double>(entropy_) * kUnit / static_cast<double>(decisions_);

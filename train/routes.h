@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/comm.h"
 #include "models/model.h"
 
 namespace grt {
@@ -19,6 +20,7 @@ class Routes {
   // The Pass::look of the next pass, over (B, T) tokens.
   const Look* next(std::int64_t batch, std::int64_t time);
   const std::vector<int>& steps() const { return steps_; }  // of that pass, (B T), row by row; none: nothing was routed
+  void share(Comm& comm);                                   // adds the decisions of all ranks up
   // The mean over all passes of the entropy of a router's decision for a token, in nats; none: there was no decision.
   std::optional<double> entropy() const;
 

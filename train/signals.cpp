@@ -5,7 +5,7 @@
 namespace grt {
 namespace {
 
-constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 volatile std::sig_atomic_t caught = 0;  // a handler can reach nothing else
 
 void remember(int signal) {

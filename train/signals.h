@@ -1,5 +1,6 @@
-// SIGINT, SIGTERM and SIGHUP as a question instead of an end: while a SignalGuard lives, the first one is only
-// remembered; the second ends the process at once. SIGPIPE is ignored meanwhile.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1 as a question instead of an end: while a SignalGuard lives, the first one is only
+// remembered; the second ends the process at once. SIGPIPE is ignored meanwhile. (SIGUSR1: mpirun hands it on to all
+// ranks and gives them the time they need, and batch systems send it before a time limit.)
 #pragma once
 
 namespace grt {

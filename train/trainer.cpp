@@ -1,10 +1,12 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 
+#include "train/deal.h"
 #include "train/host.h"
 
 namespace grt {
@@ -19,6 +21,13 @@ Tensor scalar(double value, const Tensor& like) {
     const T converted = static_cast<T>(value);
     return Tensor::from<T>({1}, std::span(&converted, 1), like.device());
   });
+}
+
+// Of the bits of a tensor in host memory, by FNV-1a over 64-bit words: http://www.isthe.com/chongo/tech/comp/fnv/
+std::int64_t fingerprint(const Tensor& t) {
+  std::uint64_t h = 14695981039346656037u;
+  for (const double value : host_values(t)) h = (h ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211u;
+  return static_cast<std::int64_t>(h);
 }
 
 // The noise of each micro-batch has a seed of its own, so a model is free to use all sites and elements.
@@ -36,25 +45,28 @@ int draw_depth(const TrainPlan& plan, std::int64_t step, std::int64_t index) {
 }
 
 Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
-                 TrainerState start, std::string resume_command, const LanguageModel* teacher)
+                 TrainerState start, std::string resume_command, const LanguageModel* teacher, Comm& comm)
     : plan_(plan),
       model_(model),
       teacher_(teacher),
+      comm_(comm),
       train_(std::move(train)),
       val_(std::move(val)),
       state_(std::move(start)),
       resume_command_(std::move(resume_command)),
-      optimizer_(model.params(), {plan.config.beta1, plan.config.beta2, plan.config.eps, plan.config.weight_decay,
-                                  plan.config.grad_clip}),
+      optimizer_(
+          model.params(),
+          {plan.config.beta1, plan.config.beta2, plan.config.eps, plan.config.weight_decay, plan.config.grad_clip},
+          comm, plan.config.shard_optimizer),
+      progress_(1, comm.size() == 1),  // mpirun gives every rank a terminal, wherever the output goes
       first_step_(state_.step),
       saved_step_(state_.step) {}
 
-void Trainer::load_moments(const fs::path& checkpoint) {
-  grt::load_moments(model_.params(), optimizer_.moments(), checkpoint);
-}
-
 int Trainer::run() {
-  log_.emplace(plan_.config.out, state_.step);
+  check(plan_.config.grad_accum >= comm_.size(), "--grad-accum: {} micro-batches of a step cannot keep {} ranks busy",
+        plan_.config.grad_accum, comm_.size());
+  comm_.broadcast(model_.params().values());  // another processor's library may have rounded initial values elsewise
+  if (leads()) log_.emplace(plan_.config.out, state_.step);
   if (state_.step >= plan_.steps)
     progress_.line(fmt::format("{} steps are finished, and --steps asks for {}", state_.step, plan_.steps));
   for (;;) {
@@ -82,26 +94,41 @@ bool Trainer::finish_step() {
     const std::optional<double> best_before = state_.best_val_loss;
     if (!validate()) return false;
     best = state_.best_val_loss != best_before;
-    if (saved_step_ == state_.step) amend_checkpoint(plan_.config.out, state_, best);
+    if (saved_step_ == state_.step && leads()) amend_checkpoint(plan_.config.out, state_, best);
   }
   if (saved_step_ != state_.step && (best || last || state_.step % plan_.save_every == 0)) save(best);
   return true;
 }
 
+int Trainer::interrupting_signal() {
+  for (const std::int64_t signal : comm_.gather<std::int64_t>(signals_.received()))
+    if (signal != 0) return static_cast<int>(signal);
+  return 0;
+}
+
 bool Trainer::step(std::int64_t step, StepStats& stats) {
   const std::int64_t n = plan_.config.grad_accum;
+  std::vector<int> depths;
+  for (std::int64_t i = 0; i < n; ++i) depths.push_back(draw_depth(plan_, step, i));
+  std::vector<double> losses(depths.size());
   model_.params().clear_gradients();
+  for (const std::int64_t i : deal(depths, comm_.rank(), comm_.size())) {
+    if (signals_.received() != 0) break;
+    losses[i] = micro_batch(step, i, depths[i]);
+  }
+  interrupted_by_ = interrupting_signal();
+  if (interrupted_by_ != 0) return false;
+
+  comm_.sum(losses);  // each is one rank's: the same numbers for any number of ranks
   for (std::int64_t i = 0; i < n; ++i) {
-    if (signals_.received() != 0) return false;
-    const int depth = draw_depth(plan_, step, i);
-    stats.loss += micro_batch(step, i, depth) / static_cast<double>(n);
-    stats.depth += depth / static_cast<double>(n);
-    stats.flops += executed_flops(depth);
+    stats.loss += losses[i] / static_cast<double>(n);
+    stats.depth += depths[i] / static_cast<double>(n);
+    stats.flops += executed_flops(depths[i]);
   }
   model_.params().complete_gradients();
+  optimizer_.reduce_gradients();
   stats.grad_norm = optimizer_.gradient_norm();
-  check(std::isfinite(stats.grad_norm), "step {}: stopped before the update: {}; {}", step + 1,
-        first_bad_gradient(model_.params()), last_checkpoint());
+  if (!std::isfinite(stats.grad_norm)) stop_on_bad_gradient(step);
   stats.lr = learning_rate(plan_.schedule, step);
   optimizer_.update(step, stats.lr, stats.grad_norm);
 
@@ -154,6 +181,7 @@ void Trainer::log_step(const StepStats& stats, double seconds) {
               {"flops", stats.flops}};
   const double peak = plan_.config.peak_tflops.value_or(0) * 1e12;
   record["mfu"] = peak > 0 ? Json(stats.flops / seconds / peak) : Json(nullptr);
+  if (!leads()) return;
   log_->write(record);
   progress_.live(
       fmt::format("step {}/{} | loss {:.4f}{} | lr {:.2e} | norm {:.2f} | depth {:.1f} | {:.0f} tokens/s", state_.step,
@@ -166,13 +194,15 @@ std::optional<EvalResult> Trainer::evaluate_now(std::vector<int> depths, bool ca
                       .batch_size = plan_.config.batch_size,
                       .most_batches = plan_.config.eval_batches,
                       .causal_routing = causal_routing};
+  options.comm = &comm_;
   options.progress = [&](std::int64_t done, std::int64_t all) {
     progress_.live(fmt::format("step {}/{} | validation {}/{}", state_.step, plan_.steps, done, all), state_.step,
                    plan_.steps, first_step_);
     return signals_.received() == 0;
   };
   EvalResult result = evaluate(model_, *val_, options);
-  if (signals_.received() != 0) return std::nullopt;
+  interrupted_by_ = interrupting_signal();
+  if (interrupted_by_ != 0) return std::nullopt;
   return result;
 }
 
@@ -202,7 +232,7 @@ bool Trainer::validate() {
   if (routed) record["val_loss_causal"] = causal->by_depth.at(full).mean;
   add_routes(record, *causal);
   warn_of_collapse(causal->depth_histogram);
-  log_->write(record);
+  if (leads()) log_->write(record);
   if (!state_.best_val_loss || loss < *state_.best_val_loss) state_.best_val_loss = loss;
   state_.validated = state_.step;
   return true;
@@ -222,8 +252,17 @@ void Trainer::warn_of_collapse(const std::map<int, double>& depth_histogram) {
 void Trainer::save(bool best) {
   const std::string bad = first_bad_weight(model_.params());
   check(bad.empty(), "step {}: its update made {}; it is not saved; {}", state_.step, bad, last_checkpoint());
-  save_checkpoint(plan_.config.out, model_, optimizer_.moments(), state_, best, plan_.config.keep);
+  check_same_weights();
+  const Moments moments = optimizer_.whole_moments();
+  if (leads()) save_checkpoint(plan_.config.out, model_, moments, state_, best, plan_.config.keep);
   saved_step_ = state_.step;
+}
+
+void Trainer::check_same_weights() {
+  const std::vector<std::int64_t> all = comm_.gather(fingerprint(model_.params().values()));
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    check(all[rank] == all[0], "step {}: rank {} has other weights than rank 0; {}", state_.step, rank,
+          last_checkpoint());
 }
 
 std::string Trainer::last_checkpoint() const {
@@ -231,11 +270,16 @@ std::string Trainer::last_checkpoint() const {
 }
 
 int Trainer::interrupted() {
-  const int signal = signals_.received();
+  const int signal = interrupted_by_;
   if (state_.step != saved_step_) save(false);
   const std::string next = state_.step == 0 ? "nothing to go on from" : fmt::format("to go on:\n  {}", resume_command_);
   progress_.line(fmt::format("interrupted by {} after step {}; {}", strsignal(signal), state_.step, next));
   return 128 + signal;
+}
+
+void Trainer::stop_on_bad_gradient(std::int64_t step) {
+  optimizer_.gather_gradients();
+  fail("step {}: stopped before the update: {}; {}", step + 1, first_bad_gradient(model_.params()), last_checkpoint());
 }
 
 // The pass is a pure function of its key, so it can be run again with someone watching.

@@ -2,7 +2,8 @@
 //
 // A step is `grad_accum` micro-batches. Data, depth and noise of a micro-batch are pure functions of (seed, step, index
 // of the micro-batch), so a resumed run repeats an uninterrupted one bit for bit, and nothing depends on who computes
-// it.
+// it: ranks share the micro-batches of a step, and the batches of a validation. Each rank has the whole model and runs
+// the whole loop with the same state; rank 0 alone writes.
 #pragma once
 
 #include <map>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm.h"
 #include "train/config.h"
 #include "train/evaluate.h"
 #include "train/log.h"
@@ -27,19 +29,21 @@ int draw_depth(const TrainPlan& plan, std::int64_t step, std::int64_t index);
 class Trainer {
  public:
   // `start`: where to go on from (step 0: a fresh run); its flags are stored in each checkpoint. `resume_command` is
-  // printed after an interruption. `teacher`, if any, must outlive the trainer.
+  // printed after an interruption. `teacher`, if any, and `comm` must outlive the trainer.
   Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, std::optional<TokenData> val,
-          TrainerState start, std::string resume_command, const LanguageModel* teacher = nullptr);
+          TrainerState start, std::string resume_command, const LanguageModel* teacher = nullptr, Comm& comm = alone());
 
-  void load_moments(const fs::path& checkpoint);
-  int run();  // the exit code: 0, or 128 + the signal that interrupted
+  void load_moments(const fs::path& checkpoint) { optimizer_.load(checkpoint); }
+  int run();  // the exit code: 0, or 128 + the signal that interrupted; on all ranks the same
 
  private:
   struct StepStats {
     double loss, grad_norm, depth, lr, flops;  // flops: executed by all micro-batches, forward and backward
   };
 
-  bool step(std::int64_t step, StepStats& stats);  // false: interrupted, nothing changed
+  bool leads() const { return comm_.rank() == 0; }  // who writes, and speaks
+  int interrupting_signal();                        // that a rank has received, or 0; the same answer on all ranks
+  bool step(std::int64_t step, StepStats& stats);   // false: interrupted, nothing changed
   double micro_batch(std::int64_t step, std::int64_t index, int depth);
   Var batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const;
   double executed_flops(int depth);
@@ -49,21 +53,25 @@ class Trainer {
   bool validate();                                                                       // false: interrupted
   void warn_of_collapse(const std::map<int, double>& depth_histogram);
   void save(bool best);
+  void check_same_weights();            // on all ranks
   std::string last_checkpoint() const;  // "the last checkpoint is step-00000500", or that there is none
   int interrupted();
+  [[noreturn]] void stop_on_bad_gradient(std::int64_t step);
   [[noreturn]] void stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth, double loss);
 
   TrainPlan plan_;
   LanguageModel& model_;
   const LanguageModel* teacher_;
+  Comm& comm_;
   TokenData train_;
   std::optional<TokenData> val_;
   TrainerState state_;
   std::string resume_command_;
   Optimizer optimizer_;
-  std::optional<RunLog> log_;  // opened when the run begins: what fails before leaves the earlier log alone
+  std::optional<RunLog> log_;  // rank 0's; opened when the run begins: what fails before leaves the earlier log alone
   Progress progress_;
   SignalGuard signals_;
+  int interrupted_by_ = 0;
   std::int64_t first_step_, saved_step_;
   std::string last_val_;
   std::map<int, double> flops_;  // per token, by depth
