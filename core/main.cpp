@@ -109,6 +109,7 @@ int run_ranks(const char* program, const std::function<int(Comm&)>& body) noexce
     std::string error;
     const std::optional<int> code = attempt([&] { return body(*comm); }, error);
     if (!code) fail_together(program, error, *comm);
+    comm->barrier();  // a launcher ends all ranks as soon as one is gone with a code that is not 0
     return code.value_or(1);
   });
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "core/main.h"
 #include "core/memory.h"
@@ -165,6 +166,18 @@ void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& mo
                plan.distillation.temperature);
 }
 
+// Ranks that were started differently would go on side by side, to no good end.
+void check_ranks(const Run& run, const LanguageModel& model, Comm& comm) {
+  check(run.config.grad_accum >= comm.size(), "--grad-accum: the {} micro-batches of a step cannot keep {} ranks busy",
+        run.config.grad_accum, comm.size());
+  Json started = run_flags(run);
+  started.erase("threads");
+  const std::string text = started.dump() + model.config_json().dump() + step_name(run.start.step);
+  const std::vector<std::int64_t> all = comm.gather(static_cast<std::int64_t>(std::hash<std::string>{}(text)));
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    check(all[rank] == all[0], "rank {} was started with other flags, or from another checkpoint, than rank 0", rank);
+}
+
 int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) {
   if (run.config.resume)
     take_over(run, flags);
@@ -184,6 +197,7 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
 
   check(!run.config.out.empty(), "--out: is missing");
   check(!run.config.data_train.empty(), "--data-train: is missing");
+  check_ranks(run, *model, comm);
   TokenData train = TokenData::open(run.config.data_train, model->config().vocab_size);
   check_trainable(train, plan.order.context_length);
   std::optional<TokenData> val;

@@ -63,8 +63,6 @@ Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, s
       saved_step_(state_.step) {}
 
 int Trainer::run() {
-  check(plan_.config.grad_accum >= comm_.size(), "--grad-accum: {} micro-batches of a step cannot keep {} ranks busy",
-        plan_.config.grad_accum, comm_.size());
   comm_.broadcast(model_.params().values());  // another processor's library may have rounded initial values elsewise
   if (leads()) log_.emplace(plan_.config.out, state_.step);
   if (state_.step >= plan_.steps)
