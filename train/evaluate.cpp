@@ -39,6 +39,44 @@ class Tally {
   std::vector<double> sums_;  // of losses and of squares, a pair for each window
 };
 
+// What an evaluation adds up, batch by batch.
+struct Totals {
+  explicit Totals(const std::vector<int>& depths) : by_steps(static_cast<std::size_t>(depths.back()) + 1) {
+    for (const int depth : depths) by_depth[depth];
+  }
+  // A predicted token, in this row of the pass.
+  void count(std::size_t row) {
+    ++tokens;
+    if (!routes.steps().empty()) ++by_steps[routes.steps()[row]];
+  }
+  void share(Comm& comm, std::int64_t all_windows) {
+    check(further.empty() || comm.size() == 1, "evaluation: further losses are those of one rank");
+    for (auto& [depth, tally] : by_depth) tally.share(comm, all_windows);
+    for (std::int64_t* n : {&tokens, &windows}) comm.sum(std::span(n, 1));
+    comm.sum(by_steps);
+    routes.share(comm);
+  }
+  EvalResult result() const {
+    EvalResult result;
+    for (const auto& [depth, tally] : by_depth) result.by_depth[depth] = tally.result(tokens);
+    for (const auto& [name, tally] : further) result.further[name] = tally.result(tokens);
+    for (std::size_t steps = 0; steps < by_steps.size(); ++steps)
+      if (by_steps[steps] > 0)
+        result.depth_histogram[static_cast<int>(steps)] =
+            static_cast<double>(by_steps[steps]) / static_cast<double>(tokens);
+    result.router_entropy = routes.entropy();
+    result.tokens = tokens;
+    result.windows = windows;
+    return result;
+  }
+
+  std::map<int, Tally> by_depth;
+  std::map<std::string, Tally> further;
+  std::vector<std::int64_t> by_steps;  // tokens that took so many steps
+  std::int64_t tokens = 0, windows = 0;
+  Routes routes;
+};
+
 // Calls f(window, row) for each row of a batch, which is `part` of `windows`, whose target is in no earlier window.
 template <class F>
 void for_scored_rows(std::span<const Window> windows, std::span<const Window> part, F&& f) {
@@ -123,13 +161,7 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
   pass.key.seed = options.seed;
   pass.causal_routing = options.causal_routing;
   Comm& comm = *options.comm;
-  check(!options.further || comm.size() == 1, "evaluation: further losses are those of one rank");
-  std::map<int, Tally> tallies;
-  for (const int depth : options.depths) tallies[depth];
-  std::map<std::string, Tally> further;
-  EvalResult result;
-  std::vector<std::int64_t> by_steps(static_cast<std::size_t>(options.depths.back()) + 1);
-  Routes routes;
+  Totals totals(options.depths);
   for (std::size_t i = comm.rank(); i < batches.size(); i += comm.size()) {
     const std::span<const Window> part = batches[i];
     const Batch batch = evaluation_batch(data, part, model.device());
@@ -137,35 +169,23 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
       const std::vector<double> losses = host_values(rows);
       for_scored_rows(windows, part, [&](std::size_t window, std::size_t row) { tally.add(window, losses[row]); });
     };
-    if (options.causal_routing) pass.look = routes.next(batch.tokens.dim(0), batch.tokens.dim(1));
-    const auto visit = [&](int depth, const Var& z) { add(tallies[depth], model.losses(z.value(), batch.targets)); };
+    if (options.causal_routing) pass.look = totals.routes.next(batch.tokens.dim(0), batch.tokens.dim(1));
+    const auto visit = [&](int depth, const Var& z) {
+      add(totals.by_depth[depth], model.losses(z.value(), batch.targets));
+    };
     if (options.kv == KvStrategy::full)
       model.exits(batch.tokens, options.depths, pass, visit);
     else
       decode_exits(model, batch.tokens, options.depths, pass, options.kv, visit);
     if (options.further && options.kv == KvStrategy::full)
       for (const auto& [name, losses] : model.further_losses(batch.tokens, batch.targets, pass))
-        add(further[name], losses);
-    for_scored_rows(windows, part, [&](std::size_t, std::size_t row) {
-      ++result.tokens;
-      if (!routes.steps().empty()) ++by_steps[routes.steps()[row]];
-    });
-    result.windows += static_cast<std::int64_t>(part.size());
-    if (options.progress && !options.progress(std::min(all, result.windows * comm.size()), all)) break;
+        add(totals.further[name], losses);
+    for_scored_rows(windows, part, [&](std::size_t, std::size_t row) { totals.count(row); });
+    totals.windows += static_cast<std::int64_t>(part.size());
+    if (options.progress && !options.progress(std::min(all, totals.windows * comm.size()), all)) break;
   }
-  for (auto& [depth, tally] : tallies) tally.share(comm, all);
-  comm.sum(by_steps);
-  comm.sum(std::span(&result.tokens, 1));
-  comm.sum(std::span(&result.windows, 1));
-  routes.share(comm);
-  for (const auto& [depth, tally] : tallies) result.by_depth[depth] = tally.result(result.tokens);
-  for (const auto& [name, tally] : further) result.further[name] = tally.result(result.tokens);
-  for (std::size_t steps = 0; steps < by_steps.size(); ++steps)
-    if (by_steps[steps] > 0)
-      result.depth_histogram[static_cast<int>(steps)] =
-          static_cast<double>(by_steps[steps]) / static_cast<double>(result.tokens);
-  result.router_entropy = routes.entropy();
-  return result;
+  totals.share(comm, all);
+  return totals.result();
 }
 
 }  // namespace grt

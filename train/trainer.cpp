@@ -23,10 +23,13 @@ Tensor scalar(double value, const Tensor& like) {
   });
 }
 
-// Of the bits of a tensor in host memory, by FNV-1a over 64-bit words: http://www.isthe.com/chongo/tech/comp/fnv/
+// Of a tensor's values, by FNV-1a over 64-bit words: http://www.isthe.com/chongo/tech/comp/fnv/
 std::int64_t fingerprint(const Tensor& t) {
+  constexpr std::int64_t kPiece = 1 << 16;  // on the host at a time
   std::uint64_t h = 14695981039346656037u;
-  for (const double value : host_values(t)) h = (h ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211u;
+  for (std::int64_t begin = 0; begin < t.numel(); begin += kPiece)
+    for (const double value : host_values(t.range(begin, {std::min(kPiece, t.numel() - begin)})))
+      h = (h ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211u;
   return static_cast<std::int64_t>(h);
 }
 
@@ -257,6 +260,7 @@ void Trainer::save(bool best) {
 }
 
 void Trainer::check_same_weights() {
+  if (comm_.size() == 1) return;
   const std::vector<std::int64_t> all = comm_.gather(fingerprint(model_.params().values()));
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     check(all[rank] == all[0], "step {}: rank {} has other weights than rank 0; {}", state_.step, rank,

@@ -23,7 +23,7 @@ Words as_root() {
   return words;
 }
 
-std::string train_binary() { return std::string(GRT_BIN_DIR) + "/train"; }
+std::string train_binary() { return fmt::format("{}/train", GRT_BIN_DIR); }
 
 Words run_flags(const fs::path& out, const Words& more = {}) {
   Words words = {"--model",      (oracle("grt") / "config.json").string(),
