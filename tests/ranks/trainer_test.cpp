@@ -56,7 +56,7 @@ Result train(const Options& options, Comm& comm, const fs::path& out, std::int64
   config.batch_size = 2;
   config.grad_accum = options.grad_accum;
   config.lr = 1e-3;
-  config.eval_every = 10;
+  config.eval_every = options.steps / 2;  // each is the best, and saved
   config.depth_sampler = options.depth_sampler;
   config.depth = options.depth;
   config.shard_optimizer = options.sharded;
@@ -92,7 +92,7 @@ Result train(const Options& options, Comm& comm, const fs::path& out, std::int64
     const Json record = Json::parse(line);
     if (record.contains("grad_norm"))
       result.log.push_back(record);
-    else if (record["step"].get<std::int64_t>() % 10 == 0)  // not those at the end of a part of a run
+    else if (record["step"].get<std::int64_t>() % *config.eval_every == 0)  // not those at the end of a part of a run
       result.validations.push_back(record);
   }
   return result;
