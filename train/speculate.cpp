@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
-#include <set>
 
 namespace grt {
 namespace {
@@ -29,6 +28,14 @@ std::vector<double> rest(const std::vector<double>& p, std::span<const double> q
   double sum = 0;
   for (std::size_t i = 0; i < p.size(); ++i) sum += weights[i] = std::max(p[i] - q[i], 0.0);
   return sum > 0 ? weights : p;  // equal but for rounding
+}
+
+// The depths at which to draft.
+std::vector<int> candidates(const Speculation& speculation, int lowest, int full) {
+  if (speculation.depth) return {*speculation.depth};
+  std::vector<int> depths(full - lowest);
+  std::iota(depths.begin(), depths.end(), lowest);
+  return depths;
 }
 
 }  // namespace
@@ -65,13 +72,11 @@ double expected_tokens(double share, int drafts) {
 
 Speculator::Speculator(const LanguageModel& model, const Speculation& speculation, const Sampling& sampling,
                        Decoder& decoder)
-    : model_(model), speculation_(speculation), sampling_(sampling), decoder_(decoder) {
-  if (speculation.depth) {
-    candidates_ = {*speculation.depth};
-  } else {
-    candidates_.resize(decoder.depth() - model.depths().lowest);
-    std::iota(candidates_.begin(), candidates_.end(), model.depths().lowest);
-  }
+    : model_(model),
+      speculation_(speculation),
+      sampling_(sampling),
+      decoder_(decoder),
+      candidates_(candidates(speculation, model.depths().lowest, decoder.depth())) {
   const auto flops = [&](int depth) {
     const Flops all = model.flops(0, depth);
     return all.executed_body + all.executed_head;
@@ -79,79 +84,36 @@ Speculator::Speculator(const LanguageModel& model, const Speculation& speculatio
   for (const int depth : candidates_) costs_[depth] = flops(depth) / flops(decoder.depth());
 }
 
-Speculator::Plan& Speculator::plan_of(std::int64_t sequence) {
-  const auto [place, fresh] = plans_.try_emplace(sequence);
-  Plan& plan = place->second;
-  if (fresh) {
-    for (const int depth : candidates_) plan.shares[depth] = {};
-    plan.depth = candidates_.front();
-    plan.tokens = speculation_.tokens.value_or(0);
-  }
-  return plan;
-}
-
-bool Speculator::measures(const Plan& plan) const {
-  return plan.measured < kMeasured && !(speculation_.tokens && speculation_.depth);
-}
-
-double Speculator::rate(const Plan& plan, int depth, int tokens) const {
-  return expected_tokens(plan.shares.at(depth).value(), tokens) / (tokens * (costs_.at(depth) + kRowCost) + 1);
-}
-
-void Speculator::replan(Plan& plan) const {
-  const int least = speculation_.tokens.value_or(0), most = speculation_.tokens.value_or(kMostDrafts);
-  double best = 0;
-  for (const int depth : candidates_)
+Speculator::Choice Speculator::plan(Shares& shares) const {
+  Choice best{candidates_.front(), speculation_.tokens.value_or(0)};
+  double best_rate = 0;
+  for (const int depth : candidates_) {
+    const Share& share = shares[depth];
+    const int trusted = std::min(kMostDrafts, kTrust + static_cast<int>(std::lround(share.count)));
+    const int least = speculation_.tokens.value_or(0), most = speculation_.tokens.value_or(trusted);
     for (int k = least; k <= most; ++k) {
-      if (rate(plan, depth, k) <= best) continue;
-      best = rate(plan, depth, k);
-      plan.depth = depth;
-      plan.tokens = k;
+      const double rate = expected_tokens(share.value(), k) / (1 + k * (costs_.at(depth) + kRowCost));
+      if (rate <= best_rate) continue;
+      best_rate = rate;
+      best = {depth, k};
     }
+  }
+  for (auto& [depth, share] : shares)
+    if (best.tokens == 0 || depth != best.depth) share.forget();
+  return best;
 }
 
 std::vector<std::vector<NewToken>> Speculator::advance(std::span<const Growth> all) {
-  std::vector<std::vector<NewToken>> results(all.size());
-  std::vector<std::size_t> measured, drafted;
   std::vector<Draft> drafts;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    Plan& plan = plan_of(all[i].sequence);
-    if (measures(plan) && decoder_.room(all[i].sequence) > 0) {
-      measured.push_back(i);
-      continue;
-    }
-    const std::int64_t room = std::min(decoder_.room(all[i].sequence), all[i].most) - 1;
-    drafts.push_back({&all[i], &plan, static_cast<int>(std::clamp<std::int64_t>(room, 0, plan.tokens)), {}, {}});
-    drafted.push_back(i);
+  for (const Growth& growth : all) {
+    Shares& shares = shares_[growth.sequence];
+    const Choice choice = plan(shares);
+    const std::int64_t room = std::min(decoder_.room(growth.sequence), growth.most) - 1;
+    const auto wanted = static_cast<int>(std::clamp<std::int64_t>(room, 0, choice.tokens));
+    drafts.push_back({&growth, &shares[choice.depth], choice.depth, wanted});
   }
-  if (!measured.empty()) measure(all, measured, results);
-  if (drafts.empty()) return results;
   draft(drafts);
-  std::vector<std::vector<NewToken>> verified = verify(drafts);
-  for (std::size_t i = 0; i < drafted.size(); ++i) results[drafted[i]] = std::move(verified[i]);
-  return results;
-}
-
-void Speculator::measure(std::span<const Growth> all, std::span<const std::size_t> which,
-                         std::vector<std::vector<NewToken>>& results) {
-  std::vector<Decoder::Feed> feeds;
-  for (const std::size_t i : which) feeds.push_back({all[i].sequence, {all[i].last}});
-  std::vector<int> depths = candidates_;
-  depths.push_back(decoder_.depth());
-  const std::vector<std::vector<double>> logits = decoder_.feed(feeds, depths);
-  const auto V = static_cast<std::size_t>(model_.config().vocab_size);
-  for (std::size_t i = 0; i < which.size(); ++i) {
-    const Growth& growth = all[which[i]];
-    Plan& plan = plan_of(growth.sequence);
-    const auto at = [&](std::size_t exit) { return std::span(logits[exit]).subspan(i * V, V); };
-    const std::vector<double> p = distribution(at(candidates_.size()), sampling_);
-    for (std::size_t c = 0; c < candidates_.size(); ++c) {
-      plan.shares[candidates_[c]].add(overlap(p, distribution(at(c), sampling_)));
-    }
-    if (++plan.measured == kMeasured) replan(plan);
-    results[which[i]] = {choose(at(candidates_.size()), sampling_, growth.sample, growth.position)};
-    ++stats_.passes;
-  }
+  return verify(drafts);
 }
 
 // One token at a time of all sequences that want another, those of one depth in one pass.
@@ -163,7 +125,7 @@ void Speculator::draft(std::vector<Draft>& drafts) {
       std::vector<Decoder::Feed> feeds;
       std::vector<Draft*> fed;
       for (Draft& d : drafts) {
-        if (d.plan->depth != depth || static_cast<int>(d.ids.size()) >= d.wanted) continue;
+        if (d.depth != depth || static_cast<int>(d.ids.size()) >= d.wanted) continue;
         feeds.push_back({d.growth->sequence, {d.ids.empty() ? d.growth->last : d.ids.back()}});
         fed.push_back(&d);
       }
@@ -201,43 +163,17 @@ std::vector<std::vector<NewToken>> Speculator::verify(std::vector<Draft>& drafts
     fed.push_back(i);
   }
   if (feeds.empty()) return results;
-  std::set<int> depths = {decoder_.depth()};
-  for (const std::size_t i : fed)
-    if (const std::optional<int> depth = probed(*drafts[i].plan)) depths.insert(*depth);
-  const std::vector<std::vector<double>> logits = decoder_.feed(feeds, std::vector<int>(depths.begin(), depths.end()));
+  const int full = decoder_.depth();
+  const std::vector<double> logits = decoder_.feed(feeds, std::span(&full, 1))[0];
   const auto V = static_cast<std::size_t>(model_.config().vocab_size);
   std::size_t row = 0;
   for (std::size_t i = 0; i < fed.size(); ++i) {
     const std::size_t rows = feeds[i].ids.size();
-    const auto at = [&](std::size_t exit) { return std::span(logits[exit]).subspan(row * V, rows * V); };
-    std::vector<NewToken>& tokens = results[fed[i]];
-    Plan& plan = *drafts[fed[i]].plan;
-    const std::optional<int> beside = probed(plan);
-    tokens = judge(drafts[fed[i]], at(depths.size() - 1));
-    if (beside) {
-      const auto exit = static_cast<std::size_t>(std::distance(depths.begin(), depths.find(*beside)));
-      look_beside(plan, *beside, at(depths.size() - 1), at(exit), tokens.size());
-    }
-    decoder_.take_back(feeds[i].sequence, static_cast<std::int64_t>(rows - tokens.size()));
-    if (++plan.rounds; plan.tokens > 0) replan(plan);
+    results[fed[i]] = judge(drafts[fed[i]], std::span(logits).subspan(row * V, rows * V));
+    decoder_.take_back(feeds[i].sequence, static_cast<std::int64_t>(rows - results[fed[i]].size()));
     row += rows;
   }
   return results;
-}
-
-// The depth below or above that of the drafts, in turn.
-std::optional<int> Speculator::probed(const Plan& plan) const {
-  const int depth = plan.depth + (plan.rounds / kProbe % 2 == 0 ? -1 : 1);
-  const bool due = plan.tokens > 0 && plan.rounds % kProbe == kProbe - 1;
-  return due && costs_.contains(depth) ? std::optional(depth) : std::nullopt;
-}
-
-void Speculator::look_beside(Plan& plan, int depth, std::span<const double> full, std::span<const double> shallow,
-                             std::size_t rows) {
-  const auto V = static_cast<std::size_t>(model_.config().vocab_size);
-  for (std::size_t i = 0; i < rows; ++i)
-    plan.shares[depth].add(
-        overlap(distribution(full.subspan(i * V, V), sampling_), distribution(shallow.subspan(i * V, V), sampling_)));
 }
 
 // `logits` of full depth: after the last token, and after each draft. A draft x stands with probability min(1, p(x) /
@@ -245,7 +181,6 @@ void Speculator::look_beside(Plan& plan, int depth, std::span<const double> full
 std::vector<NewToken> Speculator::judge(Draft& draft, std::span<const double> logits) {
   const Growth& growth = *draft.growth;
   const auto V = static_cast<std::size_t>(model_.config().vocab_size);
-  Share& share = draft.plan->shares[draft.plan->depth];
   stats_.drafted += static_cast<std::int64_t>(draft.ids.size());
   std::vector<NewToken> tokens;
   bool all_stand = true;
@@ -257,7 +192,7 @@ std::vector<NewToken> Speculator::judge(Draft& draft, std::span<const double> lo
     all_stand = random_number(sampling_, Draw::accept, growth.sample, position) * q[id] < p[id];
     if (!all_stand) id = id_at(random_number(sampling_, Draw::instead, growth.sample, position), rest(p, q));
     tokens.push_back({id, logprob(mine, id)});
-    share.add(overlap(p, q));
+    draft.share->add(overlap(p, q));
     stats_.taken += all_stand;
   }
   if (all_stand) {

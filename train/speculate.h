@@ -32,16 +32,17 @@ struct SpeculationStats {
 // up to the first that is not, and the one that the verification gives.
 double expected_tokens(double share, int drafts);
 
-// Where a choice is left open, the first kMeasured tokens of a sequence are made plainly while all exits look on: for
-// each depth r they give the share a_r of drafts that would be taken, (sum + 1) / (n + 1) of what min(p, q) sums to. It
-// goes on counting, of drafts and in every kProbe-th round of a depth next to theirs, and forgets what is kMemory
-// tokens old. Before each round r and k <= kMostDrafts maximize expected_tokens(a_r, k) / (k c_r + 1 + k kRowCost),
-// with c_r the FLOPs of a token at depth r over those at full depth; k = 0 is plain decoding. Nothing is timed, so that
-// a seed gives the same text again, and each sequence has its own r and k, so that others do not change it.
+// Where a choice is left open, each round takes the depth r and the k <= kMostDrafts that maximize
+//   expected_tokens(a_r, k) / (k c_r + 1 + k kRowCost),
+// with c_r the FLOPs of a token at depth r over those at full depth; k = 0 is plain decoding. a_r, the share of drafts
+// at r that are taken, is what the drafts judged so far say, of which those kMemory drafts or rounds old are forgotten,
+// and kTrust drafts that were taken: so a depth is tried until it disappoints, and again in time. At most kTrust drafts
+// more are made than were judged at a depth. Nothing is timed, so that a seed gives the same text again, and each
+// sequence has its own r and k, so that others do not change it.
 class Speculator {
  public:
-  static constexpr int kMeasured = 8, kMostDrafts = 8, kProbe = 4, kMemory = 64;
-  // Of another token in a pass, over a pass of one token, as measured with grt-nano.
+  static constexpr int kMostDrafts = 6, kTrust = 4, kMemory = 64;
+  // Of another token in a pass, over a pass of one token, as measured with grt-nano on a CPU.
   static constexpr double kRowCost = 0.3;
 
   Speculator(const LanguageModel& model, const Speculation& speculation, const Sampling& sampling, Decoder& decoder);
@@ -60,46 +61,42 @@ class Speculator {
  private:
   struct Share {
     double sum = 0, count = 0;
-    void add(double taken) {
-      sum += taken - sum / kMemory;
-      count += 1 - count / kMemory;
+    void forget() {
+      sum -= sum / kMemory;
+      count -= count / kMemory;
     }
-    double value() const { return (sum + 1) / (count + 1); }
+    void add(double taken) {
+      forget();
+      sum += taken;
+      ++count;
+    }
+    double value() const { return (sum + kTrust) / (count + kTrust); }
   };
-  struct Plan {
-    int measured = 0, rounds = 0;
-    std::map<int, Share> shares;  // by depth
-    int depth, tokens = 0;
+  using Shares = std::map<int, Share>;  // by depth
+  struct Choice {
+    int depth, tokens;
   };
   // Drafted for one sequence, and the distributions they come from.
   struct Draft {
     const Growth* growth;
-    Plan* plan;
-    int wanted = 0;
-    std::vector<int> ids;
-    std::vector<std::vector<double>> distributions;
+    Share* share;
+    int depth, wanted;
+    std::vector<int> ids = {};
+    std::vector<std::vector<double>> distributions = {};
   };
 
-  Plan& plan_of(std::int64_t sequence);
-  bool measures(const Plan& plan) const;
-  double rate(const Plan& plan, int depth, int tokens) const;
-  void replan(Plan& plan) const;
-  void measure(std::span<const Growth> all, std::span<const std::size_t> which,
-               std::vector<std::vector<NewToken>>& results);
+  Choice plan(Shares& shares) const;
   void draft(std::vector<Draft>& drafts);
   std::vector<std::vector<NewToken>> verify(std::vector<Draft>& drafts);
-  std::optional<int> probed(const Plan& plan) const;
   std::vector<NewToken> judge(Draft& draft, std::span<const double> logits);
-  void look_beside(Plan& plan, int depth, std::span<const double> full, std::span<const double> shallow,
-                   std::size_t rows);
 
   const LanguageModel& model_;
   Speculation speculation_;
   Sampling sampling_;
   Decoder& decoder_;
-  std::vector<int> candidates_;  // depths
-  std::map<int, double> costs_;  // c_r
-  std::map<std::int64_t, Plan> plans_;
+  std::vector<int> candidates_;            // depths
+  std::map<int, double> costs_;            // c_r
+  std::map<std::int64_t, Shares> shares_;  // by sequence
   SpeculationStats stats_;
 };
 
