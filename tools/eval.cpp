@@ -24,7 +24,7 @@ namespace grt {
 namespace {
 
 struct Options {
-  std::optional<std::string> checkpoint, data, text, depths, json, logits;
+  std::optional<std::string> checkpoint, data, text, depths, exit, json, logits;
   std::optional<int> depth;
   std::optional<double> forced_gate;
   std::string kv = "full";
@@ -45,7 +45,10 @@ struct Options {
     v("forced-gate", forced_gate, "grt: the gate's value everywhere, 0..1; 1 keeps the old state");
     v("kv", kv,
       "full: exact; grt, poisson, ouro: mean, last or first, the loss of decoding token by token on a cache that keeps "
-      "so much of a core layer's steps");
+      "so much of a core layer's steps; or several, separated by commas");
+    v("exit", exit,
+      "besides, let each token stop before --depth, as generate --exit does: rules separated by commas, such as "
+      "kl:5e-4,kl:1e-3; prints the loss, the depths and how often full depth says the same");
     v("stride", stride,
       "begin a window every so many tokens and score each token in the first window that holds it; "
       "0: windows side by side");
@@ -55,6 +58,33 @@ struct Options {
     v("logits", logits, "safetensors file to write the logits of the first window to: `logits` [T, vocab_size], F32");
   }
 };
+
+std::vector<std::string> listed(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+std::vector<KvStrategy> strategies(const std::string& text) {
+  std::vector<KvStrategy> list;
+  for (const std::string& name : listed(text)) {
+    list.push_back(kv_strategy(name));
+    check(std::count(list.begin(), list.end(), list.back()) == 1, "--kv: names {} twice", name);
+  }
+  return list;
+}
+
+std::vector<ExitRule> exit_rules(const std::optional<std::string>& text) {
+  std::vector<ExitRule> rules;
+  if (text)
+    for (const std::string& rule : listed(*text)) rules.push_back(exit_rule(rule));
+  return rules;
+}
 
 // Fails now and not after the work where `path` cannot be written. A FIFO or device is left alone.
 void probe_output(const std::string& path) {
@@ -99,8 +129,8 @@ void check_flags(const Options& options, const TaskFlags& tasks) {
   check(!options.data || !options.text, "--data, --text: expected one of the two, not both");
   check(options.data || options.text || tasks.tasks,
         "--data, --text: expected one of the two, neither is given, nor is --tasks");
-  check(kv_strategy(options.kv) == KvStrategy::full || !options.logits, "--logits: are those of --kv full, not {}",
-        options.kv);
+  const std::vector<KvStrategy> kvs = strategies(options.kv);
+  check(!options.logits || kvs[0] == KvStrategy::full, "--logits: are those of --kv full, not {}", options.kv);
   check(!options.logits || options.data || options.text, "--logits: expected --data or --text besides");
   check_task_flags(tasks);
   check_outputs(options, tasks);
@@ -135,6 +165,7 @@ void check_finite(const EvalResult& result, const std::string& data, const Param
   };
   for (const auto& [at, loss] : result.by_depth) check_loss(fmt::format("the loss at depth {}", at), loss.mean);
   for (const auto& [name, loss] : result.further) check_loss(name, loss.mean);
+  for (const ExitResult& exit : result.exits) check_loss("the loss of tokens that stop early", exit.loss.mean);
 }
 
 // Throws Error where a loss is not finite.
@@ -174,6 +205,37 @@ void print_routes(const EvalResult& result) {
   if (result.router_entropy) fmt::print("mean entropy of a router's decision: {:.4f} nats\n", *result.router_entropy);
 }
 
+void print_exits(const EvalResult& result, const EvalOptions& eval) {
+  if (eval.exits.empty()) return;
+  fmt::print("token by token, each to depth {} at most; agreement: the likeliest next token is that of depth {}\n",
+             eval.exit_bound, eval.exit_bound);
+  fmt::print("{:>12}  {:>12}  {:>12}  {:>9}  {:>9}  share of the tokens by depth\n", "exit", "loss", "std. error",
+             "agreement", "depth");
+  for (std::size_t i = 0; i < eval.exits.size(); ++i) {
+    const ExitResult& exit = result.exits[i];
+    fmt::print("{:>12}  {:>12.6f}  {:>12.6f}  {:>7.2f} %  {:>9.3f}", text_of(eval.exits[i]), exit.loss.mean,
+               exit.loss.standard_error, 100 * exit.agreement, exit.mean_depth);
+    for (const auto& [depth, share] : exit.depths) fmt::print("  {}: {:.1f} %", depth, 100 * share);
+    fmt::print("\n");
+  }
+}
+
+Json exits_json(const EvalResult& result, const EvalOptions& eval) {
+  Json json = Json::object();
+  for (std::size_t i = 0; i < eval.exits.size(); ++i) {
+    const ExitResult& exit = result.exits[i];
+    Json depths = Json::object();
+    for (const auto& [depth, share] : exit.depths) depths[std::to_string(depth)] = share;
+    json[text_of(eval.exits[i])] = {{"loss", exit.loss.mean},
+                                    {"loss_stderr", exit.loss.standard_error},
+                                    {"agreement", exit.agreement},
+                                    {"mean_depth", exit.mean_depth},
+                                    {"depths", depths},
+                                    {"substituted_keys_and_values", exit.substituted}};
+  }
+  return json;
+}
+
 Json means(const EvalResult& result) {
   Json by_depth = Json::object();
   for (const auto& [at, loss] : result.by_depth) by_depth[std::to_string(at)] = loss.mean;
@@ -204,53 +266,73 @@ Json about(const Options& options, const LanguageModel& model, int depth, const 
   json["stride"] = options.stride;
   json["forced_gate"] = options.forced_gate ? Json(*options.forced_gate) : Json(nullptr);
   json["kv"] = options.kv;
+  if (options.exit) json["exit"] = *options.exit;
   json["seed"] = options.seed;
   json["dtype"] = device.dtype;
   json["config"] = model.config_json();
   return json;
 }
 
-// Prints the losses and returns them.
-Json evaluate_data(const Options& options, const LanguageModel& model, const TokenData& data, const EvalOptions& eval,
-                   int depth) {
-  const EvalResult result = evaluate_shown(model, data, eval);
+std::string heading(const TokenData& data, const EvalResult& result, const LanguageModel& model,
+                    const EvalOptions& eval) {
+  return fmt::format(
+      "{}: {} tokens predicted in {} windows of up to {}{}{}\n", data.name(), result.tokens, result.windows,
+      model.config().context_length, eval.forced_gate ? fmt::format(", the gate forced to {}", *eval.forced_gate) : "",
+      eval.kv == KvStrategy::full ? "" : fmt::format(", token by token on the cache \"{}\"", name_of(eval.kv)));
+}
+
+// What the model's other ways of routing give.
+Json evaluate_routings(const LanguageModel& model, const TokenData& data, const EvalOptions& eval, int depth) {
+  Json json = Json::object();
   const std::vector<Routing> routings = model.routings();
-  std::vector<EvalResult> otherwise;  // under those after the first
   for (std::size_t i = 1; i < routings.size(); ++i) {
     EvalOptions other = eval;
     other.causal_routing = routings[i].causal;
-    otherwise.push_back(evaluate_shown(model, data, other));
+    const EvalResult result = evaluate_shown(model, data, other);
+    fmt::print("{}:\n", routings[i].words);
+    print_table(result, model);
+    print_routes(result);
+    json["loss_" + routings[i].name] = result.by_depth.at(depth).mean;
+    json["loss_by_depth_" + routings[i].name] = means(result);
+    add_routes(json, result);
   }
-  if (options.logits) write_logits(*options.logits, model, data, depth, eval);
+  return json;
+}
 
-  fmt::print("{}: {} tokens predicted in {} windows of up to {}{}{}\n", data.name(), result.tokens, result.windows,
-             model.config().context_length,
-             options.forced_gate ? fmt::format(", the gate forced to {}", *options.forced_gate) : "",
-             eval.kv == KvStrategy::full ? "" : fmt::format(", token by token on the cache \"{}\"", options.kv));
-  print_table(result, model);
-  Json json = losses(result, depth, model.config().tokenizer == "bytes");
-  if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
-  for (std::size_t i = 0; i < otherwise.size(); ++i) {
-    fmt::print("{}:\n", routings[i + 1].words);
-    print_table(otherwise[i], model);
-    print_routes(otherwise[i]);
-    json["loss_" + routings[i + 1].name] = otherwise[i].by_depth.at(depth).mean;
-    json["loss_by_depth_" + routings[i + 1].name] = means(otherwise[i]);
-    add_routes(json, otherwise[i]);
+// Prints the losses under each of `kvs` and returns them; those under the first are the results proper.
+Json evaluate_data(const Options& options, const LanguageModel& model, const TokenData& data, EvalOptions eval,
+                   std::span<const KvStrategy> kvs, int depth) {
+  Json json = Json::object();
+  for (const KvStrategy kv : kvs) {
+    eval.kv = kv;
+    const EvalResult result = evaluate_shown(model, data, eval);
+    fmt::print("{}", heading(data, result, model, eval));
+    print_table(result, model);
+    print_exits(result, eval);
+    Json under = losses(result, depth, model.config().tokenizer == "bytes");
+    if (!eval.exits.empty()) under["exits"] = exits_json(result, eval);
+    if (json.empty()) json = under;
+    if (kvs.size() > 1) json["by_kv"][name_of(kv)] = under;
   }
+  eval.kv = kvs[0];
+  if (options.logits) write_logits(*options.logits, model, data, depth, eval);
+  const std::vector<Routing> routings = model.routings();
+  if (!routings.empty()) json["loss_" + routings[0].name] = json["loss"];
+  json.update(evaluate_routings(model, data, eval, depth));
   std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
   return json;
 }
 
 // Prints the results of the tasks, writes the files that their flags ask for, and returns what --json adds.
 Json evaluate_tasks(const TaskFlags& flags, std::vector<TaskResult>& tasks, const LanguageModel& model,
-                    const ScoreOptions& score, int depth, const Json& about) {
-  score_tasks(tasks, model, score);
+                    const ScoreOptions& score, std::span<const KvStrategy> kvs, std::span<const ExitRule> exits,
+                    int depth, const Json& about) {
+  score_tasks(tasks, model, score, kvs, exits, depth);
   print_tasks(tasks, model, depth);
   if (flags.log_samples) write_file(*flags.log_samples, samples_text(tasks, depth, model.config().context_length));
   if (flags.harness_json)
     write_file(*flags.harness_json, to_text(harness_json(tasks, depth, flags.limit, about), 2) + "\n");
-  return tasks_json(tasks, depth);
+  return tasks_json(tasks, model, depth);
 }
 
 int run(int argc, char** argv) {
@@ -269,15 +351,19 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> device = device_flags.open();
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const int depth = options.depth.value_or(model->depths().full);
+  const std::vector<KvStrategy> kvs = strategies(options.kv);
   EvalOptions eval{.batch_size = options.batch_size,
                    .stride = options.stride,
                    .further = true,
                    .seed = options.seed,
-                   .kv = kv_strategy(options.kv)};
+                   .kv = kvs[0],
+                   .exits = exit_rules(options.exit),
+                   .exit_bound = depth};
   if (options.depths) eval.depths = parse_depths(*options.depths, *model, "--depths");
   const auto place = std::lower_bound(eval.depths.begin(), eval.depths.end(), depth);
   if (place == eval.depths.end() || *place != depth) eval.depths.insert(place, depth);
   if (options.forced_gate) eval.forced_gate = static_cast<float>(*options.forced_gate);
+  for (const KvStrategy kv : kvs) model->check_kv(kv);
   check_options(*model, eval);
   std::vector<TaskResult> tasks = read_tasks(task_flags, model->config());
   for (const auto& [flag, output] : outputs(options, task_flags))
@@ -289,15 +375,14 @@ int run(int argc, char** argv) {
 
   Json json = Json::object();
   const Json identity = about(options, *model, depth, device_flags);
-  if (data) json.update(evaluate_data(options, *model, *data, eval, depth));
+  if (data) json.update(evaluate_data(options, *model, *data, eval, kvs, depth));
   if (!tasks.empty())
     json.update(evaluate_tasks(task_flags, tasks, *model,
                                {.depths = eval.depths,
                                 .batch_size = options.batch_size,
                                 .forced_gate = eval.forced_gate,
-                                .seed = options.seed,
-                                .kv = eval.kv},
-                               depth, identity));
+                                .seed = options.seed},
+                               kvs, eval.exits, depth, identity));
   json.update(identity);
   if (options.json) write_file(*options.json, json.dump(2) + "\n");
   return 0;

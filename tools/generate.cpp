@@ -25,7 +25,7 @@ namespace {
 
 struct Options {
   std::optional<std::string> checkpoint, prompt, prompt_file, prompt_ids, score_ids, exit, speculate;
-  std::int64_t tokens = 100;
+  std::int64_t tokens = 100, batch_size = 0;
   int samples = 1;
   std::optional<int> depth;
   std::string kv = "full", overflow = "error";
@@ -42,6 +42,7 @@ struct Options {
       "own, and all are continued side by side");
     v("prompt-ids", prompt_ids, "token ids to continue, such as 1,2,3");
     v("tokens", tokens, "tokens to make");
+    v("batch-size", batch_size, "prompts to continue side by side; 0: all. No text depends on it");
     v("samples", samples, "continuations of each prompt, with random numbers of their own");
     v("depth", depth, "exit to use: the recurrences of the core (default: full depth)");
     v("kv", kv,
@@ -149,6 +150,7 @@ void print_now(const std::string& text) {
 }
 
 using Prompts = std::vector<std::vector<int>>;
+using Made = std::vector<std::vector<NewToken>>;  // of each continuation
 
 std::string heading(int continuation, int prompts, int samples) {
   const int prompt = continuation / samples + 1, sample = continuation % samples + 1;
@@ -159,13 +161,15 @@ std::string heading(int continuation, int prompts, int samples) {
 }
 
 // The first continuation appears as it is made, the others when all are done.
-GenerateStats print_text(const LanguageModel& model, const Prompts& prompts, const GenerateOptions& options) {
+GenerateStats print_text(const LanguageModel& model, const Prompts& prompts, const GenerateOptions& options,
+                         Made& made) {
   const auto tokenizer = model_tokenizer(model.config(), "print ids with --print-ids instead of text");
   const int count = static_cast<int>(prompts.size()), all = count * options.samples;
   std::vector<Utf8Stream> streams(all);
   std::vector<std::string> held(all);
   print_now(heading(0, count, options.samples));
   const GenerateStats stats = generate(model, prompts, options, [&](int sample, const NewToken& token) {
+    made[sample].push_back(token);
     const std::string text = streams[sample].push(tokenizer->decode(token.id));
     if (sample == 0) {
       print_now(text);
@@ -179,13 +183,12 @@ GenerateStats print_text(const LanguageModel& model, const Prompts& prompts, con
 }
 
 GenerateStats print_numbers(const LanguageModel& model, const Prompts& prompts, const GenerateOptions& options,
-                            const Options& shown) {
-  std::vector<std::vector<NewToken>> samples(prompts.size() * options.samples);
+                            const Options& shown, Made& made) {
   const GenerateStats stats =
-      generate(model, prompts, options, [&](int sample, const NewToken& token) { samples[sample].push_back(token); });
-  for (std::size_t i = 0; i < samples.size(); ++i) {
+      generate(model, prompts, options, [&](int sample, const NewToken& token) { made[sample].push_back(token); });
+  for (std::size_t i = 0; i < made.size(); ++i) {
     std::string line, lines;
-    for (const NewToken& token : samples[i]) {
+    for (const NewToken& token : made[i]) {
       line += fmt::format("{}{}", line.empty() ? "" : " ", token.id);
       lines += fmt::format("{} {}\n", token.id, token.logprob);
     }
@@ -238,14 +241,30 @@ void print_stats(const GenerateStats& s, std::size_t samples) {
   fmt::print(stderr, "\n");
 }
 
+// How many continuations are not `made`.
+std::size_t differing(const Made& made, const Made& others) {
+  const auto same = [](const NewToken& a, const NewToken& b) { return a.id == b.id; };
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < made.size(); ++i)
+    count += !std::equal(made[i].begin(), made[i].end(), others[i].begin(), others[i].end(), same);
+  return count;
+}
+
 // With what the special ways of decoding are worth.
 void print_all_stats(const LanguageModel& model, const Prompts& prompts, GenerateOptions options,
-                     const GenerateStats& stats) {
-  print_stats(stats, prompts.size() * options.samples);
+                     const GenerateStats& stats, const Made& made) {
+  print_stats(stats, made.size());
   if (options.decode.exit) print_depths(stats);
   if (!options.speculation) return;
   options.speculation.reset();
-  print_speculation(stats, generate(model, prompts, options, [](int, const NewToken&) {}));
+  Made plain(made.size());
+  const GenerateStats plain_stats =
+      generate(model, prompts, options, [&](int sample, const NewToken& token) { plain[sample].push_back(token); });
+  print_speculation(stats, plain_stats);
+  if (options.sampling.temperature > 0) return;
+  const std::size_t different = differing(made, plain);
+  check(different == 0, "--speculate: {} of {} continuations are not those of plain decoding", different, made.size());
+  fmt::print(stderr, "all {} continuation(s) are those of plain decoding, token for token\n", made.size());
 }
 
 // Before any file is read.
@@ -253,6 +272,7 @@ GenerateOptions generation_options(const Options& options, const Sampling& sampl
   GenerateOptions generation;
   generation.tokens = options.tokens;
   generation.samples = options.samples;
+  generation.side_by_side = options.batch_size;
   generation.sampling = sampling;
   generation.decode.depth = options.depth;
   generation.decode.slide = options.overflow == "slide";
@@ -291,9 +311,10 @@ int run(int argc, char** argv) {
   const bool numbers = options.print_ids || options.print_logprobs || options.print_depths;
   if (options.stop_at_end && (!numbers || flags.given("stop-at-end")))
     generation.stop_id = make_tokenizer(model->config().tokenizer)->end_of_document();
-  const GenerateStats stats =
-      numbers ? print_numbers(*model, prompts, generation, options) : print_text(*model, prompts, generation);
-  if (options.stats) print_all_stats(*model, prompts, generation, stats);
+  Made made(prompts.size() * generation.samples);
+  const GenerateStats stats = numbers ? print_numbers(*model, prompts, generation, options, made)
+                                      : print_text(*model, prompts, generation, made);
+  if (options.stats) print_all_stats(*model, prompts, generation, stats, made);
   return 0;
 }
 

@@ -111,6 +111,10 @@ void check_options(const LanguageModel& model, const EvalOptions& options) {
   check(options.stride >= 0 && options.stride <= T, "--stride: must be 1..{}, the model's context length, not {}", T,
         options.stride);
   model.check_kv(options.kv);
+  for (const ExitRule& rule : options.exits) check_exit(model, rule);
+  check(options.exits.empty() || options.comm->size() == 1, "evaluation: exit rules are those of one rank");
+  check(options.exits.empty() || options.exit_bound >= 1, "--exit: at --depth {} there is no step to stop before",
+        options.exit_bound);
   if (!options.forced_gate) return;
   check(model.config_json().value("use_gate", false), "--forced-gate: this {} model has no gate",
         model.config().architecture);
@@ -118,26 +122,120 @@ void check_options(const LanguageModel& model, const EvalOptions& options) {
         *options.forced_gate);
 }
 
-void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<const int> depths, const Pass& pass,
-                  KvStrategy kv, const LanguageModel::Visit& visit) {
+namespace {
+
+// Feeds position after position of all sequences, each in one pass; fed(position) after each. (B, T, d)
+template <class F>
+Tensor feed_columns(const LanguageModel& model, const Tensor& tokens, int depth, const Pass& pass, F&& fed) {
   const std::int64_t batch = tokens.dim(0), time = tokens.dim(1), width = model.config().d_model;
   Device& device = model.device();
   const auto copy = [&](const Tensor& to, const Tensor& from) { device.copy(to.raw(), from.raw(), to.bytes()); };
+  const Tensor all = Tensor::empty({batch, time, width}, model.params().values().dtype(), device);
+  const Tensor column = Tensor::empty({1, batch}, DType::i32, device);
+  for (std::int64_t t = 0; t < time; ++t) {
+    for (std::int64_t b = 0; b < batch; ++b) {
+      copy(column.range(b, {1}), tokens.range(b * time + t, {1}));
+      pass.cache->expect(b, 1);
+    }
+    const Tensor z = model.hidden(column, depth, pass).value();
+    for (std::int64_t b = 0; b < batch; ++b)
+      copy(all.range((b * time + t) * width, {width}), z.range(b * width, {width}));
+    fed(t);
+  }
+  return all;
+}
+
+// The likeliest id of each row, of equals the first.
+std::vector<std::int32_t> likeliest(const LanguageModel& model, const Tensor& z) {
+  constexpr std::int64_t kRows = 256;  // at a time
+  const std::int64_t rows = z.shape().rows();
+  std::vector<std::int32_t> ids;
+  for (std::int64_t first = 0; first < rows; first += kRows) {
+    const Tensor logits = model.logits(z.rows(first, std::min(kRows, rows - first)));
+    const std::vector<double> values = host_values(logits);
+    for (auto row = values.begin(); row != values.end(); row += logits.shape().last())
+      ids.push_back(static_cast<std::int32_t>(std::max_element(row, row + model.config().vocab_size) - row));
+  }
+  return ids;
+}
+
+}  // namespace
+
+void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<const int> depths, const Pass& pass,
+                  KvStrategy kv, const LanguageModel::Visit& visit) {
   for (const int depth : depths) {
-    KvCache cache = model.make_cache(batch, time, depth, kv);
+    KvCache cache = model.make_cache(tokens.dim(0), tokens.dim(1), depth, kv);
     Pass step = pass;
     step.cache = &cache;
-    const Tensor all = Tensor::empty({batch, time, width}, model.params().values().dtype(), device);
-    const Tensor column = Tensor::empty({batch, 1}, DType::i32, device);
-    for (std::int64_t t = 0; t < time; ++t) {
-      const auto at = [&](std::int64_t b) { return b * time + t; };
-      for (std::int64_t b = 0; b < batch; ++b) copy(column.range(b, {1}), tokens.range(at(b), {1}));
-      const Tensor z = model.hidden(column, depth, step).value();
-      for (std::int64_t b = 0; b < batch; ++b) copy(all.range(at(b) * width, {width}), z.range(b * width, {width}));
-    }
-    visit(depth, all);
+    visit(depth, feed_columns(model, tokens, depth, step, [](std::int64_t) {}));
   }
 }
+
+Halted decode_halting(const LanguageModel& model, const Tensor& tokens, int depth, const Pass& pass, KvStrategy kv,
+                      const ExitRule& rule) {
+  const std::int64_t batch = tokens.dim(0), time = tokens.dim(1);
+  KvCache cache = model.make_cache(batch, time, depth, kv);
+  Pass step = pass;
+  step.cache = &cache;
+  std::vector<int> depths(static_cast<std::size_t>(batch * time));
+  std::optional<Halt> halt;
+  halt.emplace(model, rule).enter(step);
+  const Tensor z = feed_columns(model, tokens, depth, step, [&](std::int64_t t) {
+    for (std::int64_t b = 0; b < batch; ++b) depths[b * time + t] = halt->depths().at(b);
+    halt.emplace(model, rule).enter(step);
+  });
+  return {z, depths, cache.substituted()};
+}
+
+namespace {
+
+// What becomes of the tokens that stop by each rule.
+class ExitTallies {
+ public:
+  ExitTallies(const LanguageModel& model, const EvalOptions& options)
+      : model_(model), options_(options), tallies_(options.exits.size()), results_(options.exits.size()) {}
+
+  void add(const Batch& batch, const Pass& pass, std::span<const Window> windows, std::span<const Window> part) {
+    std::vector<std::int32_t> bound;
+    decode_exits(model_, batch.tokens, std::span(&options_.exit_bound, 1), pass, options_.kv,
+                 [&](int, const Var& z) { bound = likeliest(model_, z.value()); });
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+      const Halted halted =
+          decode_halting(model_, batch.tokens, options_.exit_bound, pass, options_.kv, options_.exits[i]);
+      const std::vector<double> losses = host_values(model_.losses(halted.z, batch.targets));
+      const std::vector<std::int32_t> ids = likeliest(model_, halted.z);
+      ExitResult& result = results_[i];
+      result.substituted += halted.substituted;
+      for_scored_rows(windows, part, [&](std::size_t window, std::size_t row) {
+        tallies_[i].add(window, losses[row]);
+        ++result.depths[halted.depths[row]];
+        result.agreement += ids[row] == bound[row];
+      });
+    }
+  }
+
+  std::vector<ExitResult> results(std::int64_t tokens) {
+    const double n = static_cast<double>(tokens);
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+      ExitResult& result = results_[i];
+      result.loss = tallies_[i].result(tokens);
+      result.agreement /= n;
+      for (auto& [depth, share] : result.depths) {
+        share /= n;
+        result.mean_depth += depth * share;
+      }
+    }
+    return results_;
+  }
+
+ private:
+  const LanguageModel& model_;
+  const EvalOptions& options_;
+  std::vector<Tally> tallies_;
+  std::vector<ExitResult> results_;
+};
+
+}  // namespace
 
 void add_routes(Json& record, const EvalResult& result) {
   if (result.depth_histogram.empty()) return;
@@ -162,6 +260,7 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
   pass.causal_routing = options.causal_routing;
   Comm& comm = *options.comm;
   Totals totals(options.depths);
+  ExitTallies exits(model, options);
   for (std::size_t i = comm.rank(); i < batches.size(); i += comm.size()) {
     const std::span<const Window> part = batches[i];
     const Batch batch = evaluation_batch(data, part, model.device());
@@ -177,6 +276,7 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
       model.exits(batch.tokens, options.depths, pass, visit);
     else
       decode_exits(model, batch.tokens, options.depths, pass, options.kv, visit);
+    if (!options.exits.empty()) exits.add(batch, pass, windows, part);
     if (options.further && options.kv == KvStrategy::full)
       for (const auto& [name, losses] : model.further_losses(batch.tokens, batch.targets, pass))
         add(totals.further[name], losses);
@@ -185,7 +285,9 @@ EvalResult evaluate(const LanguageModel& model, const TokenData& data, const Eva
     if (options.progress && !options.progress(std::min(all, totals.windows * comm.size()), all)) break;
   }
   totals.share(comm, all);
-  return totals.result();
+  EvalResult result = totals.result();
+  result.exits = exits.results(totals.tokens);
+  return result;
 }
 
 }  // namespace grt

@@ -9,6 +9,7 @@
 #include "core/comm.h"
 #include "models/model.h"
 #include "train/data.h"
+#include "train/exit_rule.h"
 
 namespace grt {
 
@@ -23,6 +24,9 @@ struct EvalOptions {
   std::uint64_t seed = 1337;              // poisson: of the initial state
   bool causal_routing = false;            // mor (models/model.h)
   KvStrategy kv = KvStrategy::full;       // else token by token, as decode_exits(), and nothing further
+  // Besides, tokens that stop by each of these rules, at exit_bound at the latest, one of `depths`: token by token.
+  std::vector<ExitRule> exits = {};
+  int exit_bound = 0;
   Comm* comm = &alone();                  // whose ranks share the work; all call evaluate() and get the same result
   // After each batch: the windows done, of all. False stops early (over ranks: with a result that means nothing).
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
@@ -33,6 +37,15 @@ struct DepthLoss {
   double standard_error = 0;  // of the mean, over tokens
 };
 
+// Of tokens that stop by a rule.
+struct ExitResult {
+  DepthLoss loss;
+  std::map<int, double> depths;  // the share of the predicting tokens that stopped at each
+  double mean_depth = 0;
+  double agreement = 0;          // share of them after which the likeliest token is that of exit_bound
+  std::int64_t substituted = 0;  // keys and values of steps not taken, copied from an earlier step
+};
+
 struct EvalResult {
   std::map<int, DepthLoss> by_depth;
   std::map<std::string, DepthLoss> further;  // by the model's name for it
@@ -40,7 +53,8 @@ struct EvalResult {
   // entropy of a router's decision, in nats (ln 2: it could not tell).
   std::map<int, double> depth_histogram;
   std::optional<double> router_entropy;
-  std::int64_t tokens = 0;  // predicted
+  std::vector<ExitResult> exits;  // of each rule
+  std::int64_t tokens = 0;        // predicted
   std::int64_t windows = 0;
 };
 
@@ -51,6 +65,15 @@ void check_options(const LanguageModel& model, const EvalOptions& options);
 // the cache keeps of those before it. Under `full` the same to rounding.
 void decode_exits(const LanguageModel& model, const Tensor& tokens, std::span<const int> depths, const Pass& pass,
                   KvStrategy kv, const LanguageModel::Visit& visit);
+
+// The same for tokens that stop by a rule, at `depth` at the latest.
+struct Halted {
+  Tensor z;                 // (B, T, d)
+  std::vector<int> depths;  // (B T) that each stopped at
+  std::int64_t substituted;
+};
+Halted decode_halting(const LanguageModel& model, const Tensor& tokens, int depth, const Pass& pass, KvStrategy kv,
+                      const ExitRule& rule);
 
 void add_routes(Json& record, const EvalResult& result);  // depth_histogram and router_entropy, if there are any
 

@@ -43,6 +43,8 @@ ExitRule exit_rule(const std::string& text) {
   return rule;
 }
 
+std::string text_of(const ExitRule& rule) { return fmt::format("{}:{}", name_of(rule.kind), rule.threshold); }
+
 void check_exit(const LanguageModel& model, const ExitRule& rule) {
   constexpr const char* kWhose[] = {"grt and poisson", "grt with its gate", "ouro"};
   check(model.halts(rule.kind), "--exit: {} is a rule of {}, not of this {} model", name_of(rule.kind),

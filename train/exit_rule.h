@@ -15,6 +15,7 @@ struct ExitRule {
 };
 
 ExitRule exit_rule(const std::string& text);  // "kl:x", "gate:x" or "prob:x"; throws Error naming --exit
+std::string text_of(const ExitRule& rule);    // from which exit_rule() makes it again
 void check_exit(const LanguageModel& model, const ExitRule& rule);  // does the model have what the rule looks at?
 
 // What a rule looks at, step after step of one pass.

@@ -41,6 +41,13 @@ class Generation {
     start(prompts);
   }
 
+  // Of one sequence: the last token is chosen, not fed.
+  static std::int64_t most_tokens(std::span<const std::vector<int>> prompts, const GenerateOptions& options) {
+    std::size_t longest = 0;
+    for (const std::vector<int>& prompt : prompts) longest = std::max(longest, prompt.size());
+    return static_cast<std::int64_t>(longest) + std::max<std::int64_t>(0, options.tokens - 1);
+  }
+
   GenerateStats finish() {
     while (!active_.empty()) {
       if (speculator_) {
@@ -67,13 +74,6 @@ class Generation {
     std::int64_t position, left;  // tokens before the next one; new ones wanted
     int last = -1;
   };
-
-  // Of one sequence: the last token is chosen, not fed.
-  static std::int64_t most_tokens(std::span<const std::vector<int>> prompts, const GenerateOptions& options) {
-    std::size_t longest = 0;
-    for (const std::vector<int>& prompt : prompts) longest = std::max(longest, prompt.size());
-    return static_cast<std::int64_t>(longest) + std::max<std::int64_t>(0, options.tokens - 1);
-  }
 
   int sample(const Active& a) const { return static_cast<int>(a.sequence % options_.samples); }
 
@@ -180,8 +180,28 @@ void check_generation(const GenerateOptions& options) {
   check_sampling(options.sampling);
   check(options.tokens >= 0 && options.tokens <= kMostTokens, "--tokens: must be 0..{}, not {}", kMostTokens,
         options.tokens);
+  check(options.side_by_side >= 0, "--batch-size: must be 0 (all prompts) or more, not {}", options.side_by_side);
   check(options.samples >= 1 && options.samples <= kMostSamples, "--samples: must be 1..{}, not {}", kMostSamples,
         options.samples);
+}
+
+void GenerateStats::add(const GenerateStats& other) {
+  if (other.agreement) {
+    const double n = static_cast<double>(new_tokens), m = static_cast<double>(other.new_tokens);
+    agreement = (agreement.value_or(0) * n + *other.agreement * m) / std::max(1.0, n + m);
+  }
+  prompt_tokens += other.prompt_tokens;
+  new_tokens += other.new_tokens;
+  cache_bytes = std::max(cache_bytes, other.cache_bytes);
+  prompt_seconds += other.prompt_seconds;
+  seconds += other.seconds;
+  for (const auto& [depth, tokens] : other.depths) depths[depth] += tokens;
+  substituted += other.substituted;
+  speculation.passes += other.speculation.passes;
+  speculation.drafted += other.speculation.drafted;
+  speculation.taken += other.speculation.taken;
+  for (const auto& [depth, drafts] : other.speculation.depths) speculation.depths[depth] += drafts;
+  steps.insert(steps.end(), other.steps.begin(), other.steps.end());
 }
 
 GenerateStats generate(const LanguageModel& model, std::span<const std::vector<int>> prompts,
@@ -189,7 +209,17 @@ GenerateStats generate(const LanguageModel& model, std::span<const std::vector<i
   check_generation(options);
   check(!prompts.empty(), "no prompt is given");
   if (options.speculation) check_speculation(model, *options.speculation, options.decode);
-  return Generation(model, prompts, options, on_token).finish();
+  Decoder(model, options.decode, Generation::most_tokens(prompts, options));  // do all fit, before any is continued?
+  const std::size_t most = options.side_by_side > 0 ? static_cast<std::size_t>(options.side_by_side) : prompts.size();
+  GenerateStats stats;
+  for (std::size_t first = 0; first < prompts.size(); first += most) {
+    const OnToken shifted = [&](int sample, const NewToken& token) {
+      on_token(static_cast<int>(first) * options.samples + sample, token);
+    };
+    const auto part = prompts.subspan(first, std::min(most, prompts.size() - first));
+    stats.add(Generation(model, part, options, shifted).finish());
+  }
+  return stats;
 }
 
 GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, const GenerateOptions& options,

@@ -19,6 +19,7 @@ struct GenerateOptions {
   int samples = 1;          // continuations of each prompt
   Sampling sampling = {};
   DecodeOptions decode = {};
+  std::int64_t side_by_side = 0;                // prompts at a time; 0: all
   std::optional<int> stop_id = {};              // ends a sample, and is no part of it
   std::optional<Speculation> speculation = {};  // draft and verify
   bool compare = false;  // with decode.exit: count how often full depth agrees, at the cost of running it too
@@ -33,6 +34,8 @@ struct GenerateStats {
   std::optional<double> agreement = {};     // share of new tokens that full depth would have chosen after the same text
   std::int64_t substituted = 0;             // keys and values of steps not taken, copied from an earlier step
   SpeculationStats speculation = {};
+  void add(const GenerateStats& other);  // those of further prompts
+
   // With count_steps, for each continuation: the steps of each token of the prompt and of each new one but the last,
   // which is chosen and not fed.
   std::vector<std::vector<int>> steps = {};

@@ -86,6 +86,38 @@ TEST_SUITE("tools") {
     CHECK(depths == std::vector<std::string>{"0", "1", "2", "5"});
   }
 
+  TEST_CASE("eval gives the loss under several strategies of the cache, and of tokens that stop early under each") {
+    const TempDir dir;
+    const Outcome outcome = eval(
+        "grt", {"--kv", "full,mean,last", "--exit", "kl:0.05,gate:0.29,kl:0", "--json", (dir / "r.json").string()});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    const Json r = read_json((dir / "r.json").string());
+    REQUIRE(r["by_kv"].size() == 3);
+    CHECK(r["loss"] == r["by_kv"]["full"]["loss"]);
+    CHECK(r["exits"] == r["by_kv"]["full"]["exits"]);
+    for (const std::string kv : {"full", "mean", "last"}) {
+      CAPTURE(kv);
+      const Json alone = results("grt", {"--kv", kv, "--exit", "gate:0.29"}), &under = r["by_kv"][kv];
+      CHECK(under["loss"] == alone["loss"]);
+      CHECK(under["exits"]["gate:0.29"] == alone["exits"]["gate:0.29"]);
+      CHECK(under["exits"]["kl:0"]["mean_depth"] == 3);
+      CHECK(under["exits"]["kl:0"]["agreement"] == 1);
+      CHECK(under["exits"]["kl:0"]["depths"] == Json{{"3", 1.0}});
+      CHECK(std::abs(under["exits"]["kl:0"]["loss"].get<double>() - under["loss"].get<double>()) < kLossTolerance);
+      const Json& early = under["exits"]["kl:0.05"];
+      CHECK(early["mean_depth"] < 3);
+      CHECK(early["agreement"] < 1);
+      CHECK(early["depths"].size() == 2);
+      CHECK(early["substituted_keys_and_values"] > 0);
+      CHECK(contains(outcome.out, fmt::format("{:>12}  {:>12.6f}", "kl:0.05", early["loss"].get<double>())));
+    }
+    CHECK(contains(eval("grt", {"--kv", "full,full"}).err, "--kv: names full twice"));
+    CHECK(contains(eval("grt", {"--exit", "kl:nan"}).err, "--exit: the threshold of kl must be a number"));
+    CHECK(contains(eval("grt", {"--exit", "kl:1,"}).err, "--exit: must be kl:x, gate:x or prob:x"));
+    CHECK(contains(eval("dense", {"--exit", "kl:1"}).err, "--exit: kl is a rule of grt and poisson"));
+  }
+
   TEST_CASE("eval forces the gate") {
     const Json forced = oracle_values("grt")["loss_forced_gate"];
     for (const auto& [gate, loss] : forced.items())

@@ -208,6 +208,11 @@ TEST_SUITE("tools") {
       CHECK(mine[0] == all[2 * p]);
       CHECK(mine[1] == all[2 * p + 1]);
     }
+    const std::string ids = run({"--prompt-file", file, "--print-ids"});
+    for (const char* at_a_time : {"1", "2", "7"})
+      CHECK(run({"--prompt-file", file, "--print-ids", "--batch-size", at_a_time}) == ids);
+    CHECK(
+        contains(generate("grt", {"--batch-size", "-1"}).err, "--batch-size: must be 0 (all prompts) or more, not -1"));
     const std::string text = run({"--prompt-file", file, "--stop-at-end=false"});
     CHECK(text.starts_with("--- prompt 1 of 3, sample 1 of 2 ---\n" + printable(bytes_of(all[0])) + "\n"));
     CHECK(text.ends_with("--- prompt 3 of 3, sample 2 of 2 ---\n" + printable(bytes_of(all[5])) + "\n"));
@@ -226,6 +231,40 @@ TEST_SUITE("tools") {
     CHECK(contains(drafted.err, " at depth 1\n"));
     CHECK(contains(drafted.err, "plain decoding: "));
     CHECK(run({"--speculate", "auto"}).out == drafted.out);
+    CHECK(contains(drafted.err, "all 1 continuation(s) are those of plain decoding, token for token\n"));
+  }
+
+  TEST_CASE("steps are counted the same of prompts side by side, one after another, and of drafts that were verified") {
+    const TempDir dir;
+    const std::string file = (dir / "p.jsonl").string();
+    write_file(file, "{\"ids\": [7, 2]}\n{\"ids\": [1, 2, 3, 90, 14]}\n{\"ids\": [50]}\n");
+    for (const std::string model : {"mor", "ouro"}) {
+      CAPTURE(model);
+      const auto run = [&](std::vector<std::string> more) {
+        const std::vector<std::string> flags = {"--prompt-file", file, "--tokens", "15",
+                                                "--temperature", "0",  "--stats",  "--print-depths"};
+        more.insert(more.end(), flags.begin(), flags.end());
+        const Outcome o = generate(model, more);
+        REQUIRE_MESSAGE(o.code == 0, o.err);
+        return o;
+      };
+      const Outcome all = run({});
+      const std::vector<std::string> lines = lines_of(all.out);
+      REQUIRE(lines.size() == 3);
+      for (const auto& [line, tokens] : {std::pair(0, 16), {1, 19}, {2, 15}})
+        CHECK(std::count(lines[line].begin(), lines[line].end(), ' ') + 1 == tokens);
+      CHECK(run({"--batch-size", "1"}).out == all.out);
+      for (const char* how : {"auto", "3:1", "2:2"})
+        CHECK(run({"--speculate", how, "--batch-size", "2"}).out == all.out);
+      CHECK(contains(run({"--speculate", "2", "--batch-size", "2"}).err, "all 3 continuation(s) are those of plain"));
+      if (model == "mor") CHECK(all.out.find_first_of("2") != all.out.npos);
+    }
+    const auto early = [&](const char* rule) {
+      return generate("ouro", {"--prompt-file", file, "--tokens", "15", "--print-depths", "--exit", rule}).out;
+    };
+    CHECK(early("prob:0").find_first_of("234") == std::string::npos);
+    CHECK(early("prob:0.65").find_first_of("1234") != std::string::npos);
+    CHECK(early("prob:0.65") != early("prob:1"));
   }
 
   TEST_CASE("exits print depths and agreement; at their extremes they are fixed depths") {

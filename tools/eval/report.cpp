@@ -37,25 +37,69 @@ void print_metrics(std::span<const TaskResult> tasks, int depth) {
                  task.documents.task->name, task.cut, task.requests.size());
 }
 
-// "kept": the share of full depth's average.
-void print_by_depth(std::span<const TaskResult> tasks, const LanguageModel& model) {
-  const DepthRange range = model.depths();
-  const std::map<int, Metrics>& depths = tasks[0].by_depth;
-  const bool has_full = depths.contains(range.full) && average(tasks, range.full) > 0;
-  fmt::print("by depth: acc_norm where there is one, else acc, in percent; GFLOP a token, executed, at full context\n");
-  fmt::print("{:>5}  {:>7}", "depth", "GFLOP");
-  for (const TaskResult& task : tasks) fmt::print("  {:>6}", task.documents.task->name);
-  fmt::print("  {:>7}{}\n", "average", has_full ? "    kept" : "");
-  for (const auto& [depth, unused] : depths) {
-    const Flops flops = model.flops(model.config().context_length, depth);
-    fmt::print("{:>5}  {:>7.4f}", depth, (flops.executed_body + flops.executed_head) / 1e9);
-    for (const TaskResult& task : tasks)
-      fmt::print("  {:>{}.2f}", 100 * task.by_depth.at(depth).headline().value,
-                 std::max<std::size_t>(6, task.documents.task->name.size()));
-    fmt::print("  {:>7.2f}", 100 * average(tasks, depth));
-    if (has_full) fmt::print("  {:>5.1f}%", 100 * average(tasks, depth) / average(tasks, range.full));
-    fmt::print("{}\n", depth > range.full ? "  deeper than trained for" : "");
+double average_of_run(std::span<const TaskResult> tasks, std::size_t run) {
+  double sum = 0;
+  for (const TaskResult& task : tasks) sum += task.runs.at(run).metrics.headline().value;
+  return sum / static_cast<double>(tasks.size());
+}
+
+// Over the tasks, each of which counts as much.
+double depth_of_run(std::span<const TaskResult> tasks, std::size_t run) {
+  double sum = 0;
+  for (const TaskResult& task : tasks) sum += task.runs.at(run).mean_depth;
+  return sum / static_cast<double>(tasks.size());
+}
+
+// The run at a depth under a strategy, if there is one.
+std::optional<std::size_t> find_run(std::span<const TaskRun> runs, KvStrategy kv, int depth) {
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (runs[i].kv == kv && runs[i].depth == depth && !runs[i].exit) return i;
+  return std::nullopt;
+}
+
+// What the other runs are measured by: full depth under the first strategy.
+std::optional<double> full_average(std::span<const TaskResult> tasks, const LanguageModel& model) {
+  const auto run = find_run(tasks[0].runs, tasks[0].runs[0].kv, model.depths().full);
+  return run && average_of_run(tasks, *run) > 0 ? std::optional(average_of_run(tasks, *run)) : std::nullopt;
+}
+
+std::string way(const TaskRun& run) { return run.exit ? text_of(*run.exit) : std::to_string(run.depth); }
+
+// Of each strategy of the cache: what half the steps keep of the average that all of them have.
+std::map<KvStrategy, double> kept_at_half(std::span<const TaskResult> tasks, const LanguageModel& model) {
+  std::map<KvStrategy, double> kept;
+  const int full = model.depths().full;
+  for (const TaskRun& run : tasks[0].runs) {
+    const auto all = find_run(tasks[0].runs, run.kv, full), half = find_run(tasks[0].runs, run.kv, full / 2);
+    if (all && half && average_of_run(tasks, *all) > 0)
+      kept[run.kv] = average_of_run(tasks, *half) / average_of_run(tasks, *all);
   }
+  return kept;
+}
+
+// A line for each run. "kept": the share of full depth's average.
+void print_runs(std::span<const TaskResult> tasks, const LanguageModel& model) {
+  const DepthRange range = model.depths();
+  const std::vector<TaskRun>& runs = tasks[0].runs;
+  const std::optional<double> full = full_average(tasks, model);
+  fmt::print("acc_norm where there is one, else acc, in percent; GFLOP a token, executed, at full context\n");
+  fmt::print("{:<5}  {:>11}  {:>6}  {:>7}", "cache", "exit", "steps", "GFLOP");
+  for (const TaskResult& task : tasks) fmt::print("  {:>6}", task.documents.task->name);
+  fmt::print("  {:>7}{}\n", "average", full ? "    kept" : "");
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Flops flops = model.flops(model.config().context_length, runs[i].depth);
+    fmt::print("{:<5}  {:>11}  {:>6.4g}  {:>7}", name_of(runs[i].kv), way(runs[i]), depth_of_run(tasks, i),
+               runs[i].exit ? "" : fmt::format("{:.4f}", (flops.executed_body + flops.executed_head) / 1e9));
+    for (const TaskResult& task : tasks)
+      fmt::print("  {:>{}.2f}", 100 * task.runs[i].metrics.headline().value,
+                 std::max<std::size_t>(6, task.documents.task->name.size()));
+    fmt::print("  {:>7.2f}", 100 * average_of_run(tasks, i));
+    if (full) fmt::print("  {:>5.1f}%", 100 * average_of_run(tasks, i) / *full);
+    fmt::print("{}\n", runs[i].depth > range.full ? "  deeper than trained for" : "");
+  }
+  for (const auto& [kv, kept] : kept_at_half(tasks, model))
+    fmt::print("half the steps, {} of {}, keep {:.1f} % of the average (cache {})\n", range.full / 2, range.full,
+               100 * kept, name_of(kv));
 }
 
 // Each metric under its name and `suffix`, with its standard error.
@@ -85,19 +129,39 @@ Json task_json(const TaskResult& task, int depth) {
   return json;
 }
 
+// One line of print_runs().
+Json run_json(std::span<const TaskResult> tasks, std::size_t i) {
+  const TaskRun& run = tasks[0].runs[i];
+  Json json = {{"kv", name_of(run.kv)},
+               {"depth", run.depth},
+               {"exit", run.exit ? Json(text_of(*run.exit)) : Json(nullptr)},
+               {"mean_depth", depth_of_run(tasks, i)},
+               {"average", average_of_run(tasks, i)},
+               {"tasks", Json::object()}};
+  for (const TaskResult& task : tasks) {
+    Json& of_task = json["tasks"][task.documents.task->name] = Json::object();
+    put_metrics(of_task, task.runs[i].metrics, "");
+    of_task["mean_depth"] = task.runs[i].mean_depth;
+  }
+  return json;
+}
+
 }  // namespace
 
 void print_tasks(std::span<const TaskResult> tasks, const LanguageModel& model, int depth) {
   print_metrics(tasks, depth);
-  if (tasks[0].by_depth.size() > 1) print_by_depth(tasks, model);
+  if (tasks[0].runs.size() > 1) print_runs(tasks, model);
   std::fflush(stdout);  // before the same place is written by another name, as by --json /dev/stdout
 }
 
-Json tasks_json(std::span<const TaskResult> tasks, int depth) {
+Json tasks_json(std::span<const TaskResult> tasks, const LanguageModel& model, int depth) {
   Json json = {{"tasks", Json::object()}, {"tasks_average", average(tasks, depth)}};
   for (const TaskResult& task : tasks) json["tasks"][task.documents.task->name] = task_json(task, depth);
   for (const auto& [at, unused] : tasks[0].by_depth)
     json["tasks_average_by_depth"][std::to_string(at)] = average(tasks, at);
+  for (const auto& [kv, kept] : kept_at_half(tasks, model)) json["tasks_kept_at_half_depth"][name_of(kv)] = kept;
+  json["tasks_runs"] = Json::array();
+  for (std::size_t i = 0; i < tasks[0].runs.size(); ++i) json["tasks_runs"].push_back(run_json(tasks, i));
   return json;
 }
 

@@ -5,12 +5,12 @@
 
 namespace grt {
 
-// A table of all metrics at `depth` and, of several depths, one of the headline metrics by depth: acc_norm where a task
-// has it, acc elsewhere.
+// A table of all metrics at `depth` and, of several depths, strategies of the cache or exit rules, one of the headline
+// metrics under each: acc_norm where a task has it, acc elsewhere.
 void print_tasks(std::span<const TaskResult> tasks, const LanguageModel& model, int depth);
 
-// {"tasks": {NAME: {"acc": x, ...}}, "tasks_average": x, ...}.
-Json tasks_json(std::span<const TaskResult> tasks, int depth);
+// {"tasks": {NAME: {"acc": x, ...}}, "tasks_average": x, "tasks_runs": [{"kv": ..., "depth": ..., ...}], ...}.
+Json tasks_json(std::span<const TaskResult> tasks, const LanguageModel& model, int depth);
 
 // As lm-evaluation-harness writes it: {"results": {NAME: {"acc,none": x, ...}}, ...}. `about` becomes its "config".
 Json harness_json(std::span<const TaskResult> tasks, int depth, std::int64_t limit, const Json& about);

@@ -28,17 +28,28 @@ struct TaskFlags {
 
 void check_task_flags(const TaskFlags& flags);  // throws Error naming the flag
 
+// A task at one depth, or with tokens that stop by a rule at `depth` at the latest, under one strategy of the cache.
+struct TaskRun {
+  KvStrategy kv;
+  int depth;
+  std::optional<ExitRule> exit;
+  Metrics metrics;
+  double mean_depth;  // of the tokens that predict
+};
+
 struct TaskResult {
   TaskDocuments documents;
   std::vector<Request> requests = {};
-  std::vector<std::vector<Score>> scores = {};  // by request, then by depth in ascending order
-  std::map<int, Metrics> by_depth = {};
-  std::int64_t cut = 0;  // requests whose context does not fit into the model's
+  std::vector<std::vector<Score>> scores = {};  // by request, then by depth in ascending order; of the first strategy
+  std::map<int, Metrics> by_depth = {};         // of the first strategy
+  std::vector<TaskRun> runs = {};               // by strategy: the depths, then the rules
+  std::int64_t cut = 0;                         // requests whose context does not fit into the model's
 };
 
 // Documents and requests alone: what is missing is found before anything is computed.
 std::vector<TaskResult> read_tasks(const TaskFlags& flags, const BackboneConfig& config);
-// Adds scores and metrics, and shows progress on stderr.
-void score_tasks(std::vector<TaskResult>& tasks, const LanguageModel& model, ScoreOptions options);
+// Adds scores and metrics, and shows progress on stderr. `bound`: the depth by which a token has stopped.
+void score_tasks(std::vector<TaskResult>& tasks, const LanguageModel& model, ScoreOptions options,
+                 std::span<const KvStrategy> kvs, std::span<const ExitRule> exits, int bound);
 
 }  // namespace grt

@@ -52,9 +52,12 @@ class Scorer {
   }
 
   void run(const SequenceBatch& batch) {
-    if (options_.kv != KvStrategy::full) {
-      for (std::size_t i = 0; i < options_.depths.size(); ++i)
-        score_exit(step_by_step(batch, options_.depths[i]), batch, i);
+    if (options_.kv != KvStrategy::full || options_.exit) {
+      for (std::size_t i = 0; i < options_.depths.size(); ++i) {
+        std::vector<int> steps;
+        const Tensor z = step_by_step(batch, options_.depths[i], steps);
+        score_exit(z, batch, i, steps);
+      }
       return;
     }
     Context context;
@@ -74,6 +77,7 @@ class Scorer {
   struct Context {
     std::optional<KvCache> cache;  // of each sequence
     Tensor z;                      // of each group
+    std::vector<int> steps;        // of each of its rows
   };
 
   Tensor tokens(const std::vector<std::int32_t>& ids, std::int64_t sequences) const {
@@ -92,6 +96,20 @@ class Scorer {
     return tokens(ids, batch.size());
   }
 
+  // (B, T, d) of tokens (B, T), and the steps of each.
+  Tensor hidden(const Tensor& tokens, int depth, KvCache& cache, std::vector<int>& steps) const {
+    Pass pass = pass_;
+    pass.cache = &cache;
+    steps.assign(static_cast<std::size_t>(tokens.numel()), depth);
+    if (!options_.exit) return model_.hidden(tokens, depth, pass).value();
+    for (std::int64_t b = 0; b < tokens.dim(0); ++b) cache.expect(b, tokens.dim(1));
+    Halt halt(model_, *options_.exit);
+    halt.enter(pass);
+    const Tensor z = model_.hidden(tokens.view({1, tokens.numel()}), depth, pass).value();
+    steps = halt.depths();
+    return z.view({tokens.dim(0), tokens.dim(1), z.shape().last()});
+  }
+
   // The first `count` ids of each group, computed once and made the past of each of its sequences.
   Context read_shared(const SequenceBatch& batch, std::int64_t count, int depth) const {
     std::vector<std::int32_t> ids;
@@ -100,10 +118,8 @@ class Scorer {
     const auto groups = static_cast<std::int64_t>(batch.groups.size());
     const std::int64_t capacity = batch.shared + batch.padded;
     KvCache once = model_.make_cache(groups, capacity, depth, options_.kv);
-    Pass pass = pass_;
-    pass.cache = &once;
-    Context context{model_.make_cache(batch.size(), capacity, depth, options_.kv),
-                    model_.hidden(tokens(ids, groups), depth, pass).value()};
+    Context context{model_.make_cache(batch.size(), capacity, depth, options_.kv), {}, {}};
+    context.z = hidden(tokens(ids, groups), depth, once, context.steps);
     for (std::int64_t s = 0; s < batch.size(); ++s)
       context.cache->copy_sequence(s, once, batch.group_of[static_cast<std::size_t>(s)]);
     return context;
@@ -111,25 +127,29 @@ class Scorer {
 
   // (sequences, padded, d), like that of one pass over the rest: the first row is that of the context's last id, which
   // belongs to the context's pass here.
-  Tensor step_by_step(const SequenceBatch& batch, int depth) const {
+  Tensor step_by_step(const SequenceBatch& batch, int depth, std::vector<int>& steps) const {
     const std::int64_t context_ids = batch.shared + 1;
     Context context = read_shared(batch, context_ids, depth);
-    Pass pass = pass_;
-    pass.cache = &*context.cache;
+    steps.assign(static_cast<std::size_t>(batch.size() * batch.padded), 0);
     const Tensor z = Tensor::empty({batch.size(), batch.padded, context.z.dim(2)}, context.z.dtype(), model_.device());
     for (std::int64_t s = 0; s < batch.size(); ++s) {
       const std::int64_t group = batch.group_of[static_cast<std::size_t>(s)];
       copy_rows(z, s * batch.padded, context.z, group * context_ids + batch.shared, 1);
+      steps[s * batch.padded] = context.steps[group * context_ids + batch.shared];
     }
+    std::vector<int> taken;
     for (std::int64_t t = 1; t < batch.padded; ++t) {
-      const Tensor step = model_.hidden(rest(batch, batch.shared + t, 1), depth, pass).value();
-      for (std::int64_t s = 0; s < batch.size(); ++s) copy_rows(z, s * batch.padded + t, step, s, 1);
+      const Tensor step = hidden(rest(batch, batch.shared + t, 1), depth, *context.cache, taken);
+      for (std::int64_t s = 0; s < batch.size(); ++s) {
+        copy_rows(z, s * batch.padded + t, step, s, 1);
+        steps[s * batch.padded + t] = taken[s];
+      }
     }
     return z;
   }
 
-  // z (sequences, padded, d), whose first row is that of the first id after the shared ones.
-  void score_exit(const Tensor& z, const SequenceBatch& batch, std::size_t depth) {
+  // z (sequences, padded, d), whose first row is that of the first id after the shared ones; and the steps of its rows.
+  void score_exit(const Tensor& z, const SequenceBatch& batch, std::size_t depth, std::span<const int> steps = {}) {
     std::vector<std::int32_t> targets;
     std::vector<std::size_t> owner;  // the request of each row
     for (const Sequence* s : batch.sequences) {
@@ -142,8 +162,13 @@ class Scorer {
     std::int64_t filled = 0;
     for (std::int64_t b = 0; b < batch.size(); ++b) {
       const Sequence& s = *batch.sequences[static_cast<std::size_t>(b)];
-      for (std::size_t i = 0; i < s.requests.size(); ++i, filled += s.scored)
-        copy_rows(rows, filled, z, b * z.dim(1) + length(s.ids) - batch.shared - s.scored, s.scored);
+      const std::int64_t first = b * z.dim(1) + length(s.ids) - batch.shared - s.scored;
+      for (const std::size_t request : s.requests) {
+        copy_rows(rows, filled, z, first, s.scored);
+        filled += s.scored;
+        for (std::int64_t t = first; t < first + s.scored && !steps.empty(); ++t)
+          scores_[request][depth].steps += steps[t];
+      }
     }
     for (std::int64_t begin = 0; begin < filled; begin += kLogitRows) {
       const auto first = static_cast<std::size_t>(begin),
@@ -205,9 +230,9 @@ std::vector<std::vector<Score>> score_requests(const LanguageModel& model, std::
                                                const ScoreOptions& options) {
   check_ids(requests, model.config().vocab_size);
   // A cache serves one exit; several exits share more by coming from one pass.
-  const Sharing sharing = options.kv != KvStrategy::full ? Sharing::context
-                          : options.depths.size() == 1   ? Sharing::worth
-                                                         : Sharing::none;
+  const Sharing sharing = options.kv != KvStrategy::full || options.exit ? Sharing::context
+                          : options.depths.size() == 1                   ? Sharing::worth
+                                                                         : Sharing::none;
   const std::vector<Group> groups = grouped(requests, sharing, model.config().context_length);
   Scorer scorer(model, requests, options);
   std::int64_t done = 0, tokens = 0;

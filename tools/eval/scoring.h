@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "tools/eval/requests.h"
+#include "train/exit_rule.h"
 
 namespace grt {
 
@@ -18,6 +19,7 @@ struct ScoreOptions {
   std::uint64_t seed = 1337;              // poisson: of the initial state
   // Other than full: each context in one pass, then its continuation one token after another.
   KvStrategy kv = KvStrategy::full;
+  std::optional<ExitRule> exit = {};  // in the same way; tokens stop by it, at depths.at(0) at the latest
   // After each batch: the requests done so far, and their tokens.
   std::function<void(std::int64_t requests, std::int64_t tokens)> progress = {};
 };
@@ -25,6 +27,7 @@ struct ScoreOptions {
 struct Score {
   double log_likelihood = 0;  // of the whole continuation, in nats
   bool greedy = true;         // would greedy decoding give the continuation?
+  std::int64_t steps = 0;     // with an exit rule: of the tokens that predict the continuation, together
 };
 
 // Of each request, at each depth. Throws Error where a log-likelihood is not finite.

@@ -81,6 +81,54 @@ TEST_SUITE("tools") {
     CHECK(r["tasks"]["boolq"]["contexts_cut"] == 2);
   }
 
+  TEST_CASE("eval --tasks puts depths, exit rules and strategies of the cache into one table") {
+    const TempDir dir;
+    write_model(dir / "C");
+    const auto run = [&](const std::string& kv, const std::string& depths, const std::string& exit) {
+      std::vector<std::string> arguments = {"--checkpoint", (dir / "C").string(),
+                                            "--tasks",      "hellaswag,boolq",
+                                            "--tasks-dir",  fixture("tasks").string(),
+                                            "--limit",      "3",
+                                            "--kv",         kv,
+                                            "--depths",     depths,
+                                            "--json",       (dir / "r").string()};
+      if (!exit.empty()) arguments.insert(arguments.end(), {"--exit", exit});
+      const Outcome outcome = run_tool("eval", arguments);
+      INFO(outcome.err);
+      REQUIRE(outcome.code == 0);
+      return std::pair(read_json(dir / "r"), outcome.out);
+    };
+    const auto [all, out] = run("full,mean,last,first", "1,2", "kl:0,gate:2");
+    const Json& runs = all["tasks_runs"];
+    REQUIRE(runs.size() == 4 * 4);
+    const std::vector<std::string> kvs = {"full", "mean", "last", "first"};
+    for (std::size_t i = 0; i < kvs.size(); ++i) {
+      CAPTURE(kvs[i]);
+      const auto [alone, ignored] = run(kvs[i], "1,2", "");
+      for (std::size_t j = 0; j < 4; ++j) {
+        const Json& r = runs[4 * i + j];
+        CHECK(r["kv"] == kvs[i]);
+        CHECK(r["average"].get<double>() ==
+              doctest::Approx(
+                  (r["tasks"]["hellaswag"]["acc_norm"].get<double>() + r["tasks"]["boolq"]["acc"].get<double>()) / 2));
+      }
+      CHECK(runs[4 * i] == alone["tasks_runs"][0]);
+      CHECK(runs[4 * i + 1] == alone["tasks_runs"][1]);
+      CHECK(runs[4 * i]["depth"] == 1);
+      CHECK(runs[4 * i + 2]["exit"] == "kl:0");
+      CHECK(runs[4 * i + 2]["mean_depth"] == 2);
+      CHECK(runs[4 * i + 2]["average"] == runs[4 * i + 1]["average"]);
+      CHECK(runs[4 * i + 3]["mean_depth"] == 1);  // no gate is open by 2
+      const double kept = runs[4 * i]["average"].get<double>() / runs[4 * i + 1]["average"].get<double>();
+      CHECK(all["tasks_kept_at_half_depth"][kvs[i]].get<double>() == doctest::Approx(kept));
+      CHECK(contains(
+          out, fmt::format("half the steps, 1 of 2, keep {:.1f} % of the average (cache {})", 100 * kept, kvs[i])));
+      CHECK(contains(out, fmt::format("\n{:<5}  {:>11}  {:>6}", kvs[i], "gate:2", 1)));
+    }
+    CHECK(all["tasks_average_by_depth"]["2"] == runs[1]["average"]);
+    CHECK(all["tasks"]["boolq"]["acc"] == runs[1]["tasks"]["boolq"]["acc"]);
+  }
+
   TEST_CASE("eval --limit takes the first documents, scored as among all, and tasks go beside a loss") {
     const TempDir dir;
     write_model(dir / "C");

@@ -59,7 +59,7 @@ Scores score_in_disorder(const LanguageModel& model, const std::vector<Request>&
 bool same(const Scores& a, const Scores& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const Score& s, const Score& t) {
-      return s.log_likelihood == t.log_likelihood && s.greedy == t.greedy;
+      return s.log_likelihood == t.log_likelihood && s.greedy == t.greedy && s.steps == t.steps;
     });
   });
 }
@@ -118,6 +118,57 @@ TEST_SUITE("tools") {
           CHECK(same(one, score_requests(*model, requests, options)));
           CHECK(same(one, score_in_disorder(*model, requests, options)));
         }
+      }
+    }
+  }
+
+  TEST_CASE(
+      "scores of tokens that stop early are the decoder's, the same in any batch; at the extremes a fixed depth's") {
+    struct Row {
+      std::string model, rule, never;
+    };
+    for (const auto& [name, rule, never] : {Row{"grt", "kl:0.05", "kl:0"},
+                                            {"grt", "gate:0.29", "gate:0"},
+                                            {"poisson", "kl:1.1", "kl:0"},
+                                            {"ouro", "prob:0.65", "prob:1"}}) {
+      const auto model = oracle_model(name);
+      const std::int64_t context_length = model->config().context_length;
+      const int full = model->depths().full;
+      const auto requests = some_requests(30, context_length, model->config().vocab_size);
+      for (const KvStrategy kv : {KvStrategy::full, KvStrategy::last}) {
+        CAPTURE(name);
+        CAPTURE(rule);
+        CAPTURE(name_of(kv));
+        ScoreOptions options{.depths = {full}, .batch_size = 1, .kv = kv};
+        options.exit = exit_rule(rule);
+        const Scores one = score_requests(*model, requests, options);
+        for (const int batch_size : {7, 32}) {
+          options.batch_size = batch_size;
+          CHECK(same(one, score_requests(*model, requests, options)));
+          CHECK(same(one, score_in_disorder(*model, requests, options)));
+        }
+        DecodeOptions decode{.kv = kv};
+        decode.exit = options.exit;
+        std::int64_t steps = 0, tokens = 0, apart = 0;
+        const Scores deep = score_requests(*model, requests, {.depths = {full}, .kv = kv});
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+          const std::vector<int> input = model_input(requests[i], context_length);
+          const std::span<const int> context(input.data(), input.size() - requests[i].continuation.size() + 1);
+          double sum = 0;
+          for (const double logprob : score(*model, context, requests[i].continuation, decode)) sum += logprob;
+          CHECK(one[i][0].log_likelihood == doctest::Approx(sum).epsilon(1e-5));
+          steps += one[i][0].steps;
+          tokens += static_cast<std::int64_t>(requests[i].continuation.size());
+          apart += std::abs(one[i][0].log_likelihood - deep[i][0].log_likelihood) > 1e-5;
+        }
+        CHECK(steps > tokens);
+        CHECK(steps < full * tokens);
+        CHECK(apart > 0);
+        options.exit = exit_rule(never);
+        const Scores at_full = score_requests(*model, requests, options);
+        CHECK(difference(at_full, 0, deep) < 2e-4);
+        for (std::size_t i = 0; i < requests.size(); ++i)
+          CHECK(at_full[i][0].steps == full * static_cast<std::int64_t>(requests[i].continuation.size()));
       }
     }
   }
