@@ -92,7 +92,9 @@ Speculator::Choice Speculator::plan(Shares& shares) const {
     const int trusted = std::min(kMostDrafts, kTrust + static_cast<int>(std::lround(share.count)));
     const int least = speculation_.tokens.value_or(0), most = speculation_.tokens.value_or(trusted);
     for (int k = least; k <= most; ++k) {
-      const double rate = expected_tokens(share.value(), k) / (1 + k * (costs_.at(depth) + kRowCost));
+      const double further_runs = static_cast<double>(k / kTokensAsAlone) * kRunCost;
+      const double cost = 1 + k * (costs_.at(depth) + kRowCost) + further_runs;
+      const double rate = expected_tokens(share.value(), k) / cost;
       if (rate <= best_rate) continue;
       best_rate = rate;
       best = {depth, k};

@@ -33,7 +33,7 @@ struct SpeculationStats {
 double expected_tokens(double share, int drafts);
 
 // Where a choice is left open, each round takes the depth r and the k <= kMostDrafts that maximize
-//   expected_tokens(a_r, k) / (k c_r + 1 + k kRowCost),
+//   expected_tokens(a_r, k) / (1 + k (c_r + kRowCost) + floor(k / kTokensAsAlone) kRunCost),
 // with c_r the FLOPs of a token at depth r over those at full depth; k = 0 is plain decoding. a_r, the share of drafts
 // at r that are taken, is what the drafts judged so far say, of which those kMemory drafts or rounds old are forgotten,
 // and kTrust drafts that were taken: so a depth is tried until it disappoints, and again in time. At most kTrust drafts
@@ -41,9 +41,10 @@ double expected_tokens(double share, int drafts);
 // sequence has its own r and k, so that others do not change it.
 class Speculator {
  public:
-  static constexpr int kMostDrafts = 6, kTrust = 4, kMemory = 64;
-  // Of another token in a pass, over a pass of one token, as measured with grt-nano on a CPU.
-  static constexpr double kRowCost = 0.3;
+  static constexpr int kMostDrafts = 7, kTrust = 4, kMemory = 64;
+  // Over a pass of one token, as measured with grt-nano on a CPU: a draft apart from its FLOPs together with another
+  // token in the verification, and another run of kTokensAsAlone tokens there.
+  static constexpr double kRowCost = 0.3, kRunCost = 0.6;
 
   Speculator(const LanguageModel& model, const Speculation& speculation, const Sampling& sampling, Decoder& decoder);
 
