@@ -13,6 +13,9 @@ struct Kernels;  // ops/kernels.h; core only carries the reference
 
 class Device {
  public:
+  // keep_blocks: whether memory that is given back waits to be taken again, or every tensor is an allocation of its own
+  // exact size, whose ends a tool that checks memory can watch.
+  explicit Device(bool keep_blocks = true) : keep_blocks_(keep_blocks) {}
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;  // "cpu", "cuda:0"
@@ -40,6 +43,9 @@ class Device {
   virtual void system_free(void* p, std::size_t bytes) noexcept = 0;
 
  private:
+  std::size_t block_size(std::size_t bytes) const;
+
+  bool keep_blocks_;
   std::unordered_map<std::size_t, std::vector<void*>> idle_;
   std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;
 };

@@ -17,12 +17,13 @@ struct DeviceConfig {
 
   template <class V>
   void fields(V&& v) {
-    v("device", device, "auto or cpu");
-    v("dtype", dtype, "f32, or f64 for reference");
+    v("device", device, "auto (a GPU where one can be used), cpu, cuda or cuda:N");
+    v("dtype", dtype, "f32, or f64 for reference, on the CPU alone");
     v("threads", threads, "CPU threads (default: the CPUs this process may use)");
   }
 
-  std::unique_ptr<Device> open() const;  // also sets the number of threads; throws Error naming the flag
+  // Also sets the number of threads; throws Error naming the flag. `why_cpu`, if given, becomes why auto took the CPU.
+  std::unique_ptr<Device> open(std::string* why_cpu = nullptr) const;
   DType type() const;
 };
 
