@@ -1,14 +1,14 @@
 // What the tests of kernels would say of a mistake: each of tests/cuda/faults.h in a process of its own.
 #include "tests/cuda/faults.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
-#include "core/files.h"
 #include "tests/support.h"
 
 namespace {
@@ -35,46 +35,51 @@ const auto kSaid = &test::Fault::plain;
 
 constexpr int kWrongResult = 3;
 
-// What a child that runs the fault says: "" for a good result, "wrong", "signal", or its last words.
-std::string outcome(const test::Fault& fault, bool right, const std::string& log) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  check(child >= 0, "cannot fork");
-  if (child == 0) {
-    if (!std::freopen(log.c_str(), "w", stderr)) _exit(1);
-    reports_end_the_process = true;
-    emu::config.order = fault.mode.order;
-    emu::config.streams = fault.mode.streams;
-    emu::config.guard = fault.mode.guard && fault.*kSaid == "signal";  // a sanitizer's red zones else
-    for (const int number : {SIGABRT, SIGSEGV, SIGILL, SIGFPE}) std::signal(number, SIG_DFL);  // doctest handles them
-    int code = kWrongResult;
-    try {
-      code = fault.run(right) ? 0 : kWrongResult;
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "%s\n", e.what());
-      code = 1;
-    }
-    std::fflush(stderr);
-    _exit(code);
+int run(const test::Fault& fault, bool right) {
+  reports_end_the_process = true;
+  for (const int number : {SIGABRT, SIGSEGV, SIGILL, SIGFPE}) std::signal(number, SIG_DFL);  // doctest handles them
+  emu::config.order = fault.mode.order;
+  emu::config.streams = fault.mode.streams;
+  emu::config.guard = fault.mode.guard && fault.*kSaid == "signal";  // else a sanitizer's red zones
+  try {
+    return fault.run(right) ? 0 : kWrongResult;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kWrongResult) return "wrong";
-  const std::string words = read_file(log);
-  return words.empty() ? "signal" : words;
 }
 
-TEST_SUITE("faults") {
+// What a process that runs the fault says: "" for a good result, "wrong", "signal", or its last words.
+std::string outcome(const test::Fault& fault, bool right) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const test::Outcome o = test::run_tool(program, {"--no-skip", "--test-suite=one fault"},
+                                         {"GRT_FAULT=" + fault.name, std::string("GRT_RIGHT=") + (right ? "1" : "")});
+  if (o.code == 0) return {};
+  if (o.code == kWrongResult) return "wrong";
+  return o.err.empty() ? "signal" : o.err;
+}
+
+TEST_SUITE("one fault") {
+  TEST_CASE("the one that the environment names" * doctest::skip()) {
+    const char *const name = std::getenv("GRT_FAULT"), *const right = std::getenv("GRT_RIGHT");
+    REQUIRE((name && right));
+    const std::vector<test::Fault> all = test::faults();
+    const auto it = std::find_if(all.begin(), all.end(), [&](const test::Fault& f) { return f.name == name; });
+    REQUIRE(it != all.end());
+    const int code = run(*it, *right != '\0');
+    std::fflush(nullptr);
+    _exit(code);
+  }
+}
+
+TEST_SUITE("cuda") {
   TEST_CASE("every mistake is seen, and its right form is not taken for one") {
-    const test::TempDir dir;
-    const std::string log = (dir / "log").string();
     for (const test::Fault& fault : test::faults()) {
       CAPTURE(fault.name);
       const std::string& expected = fault.*kSaid;
-      const std::string said = outcome(fault, false, log);
+      const std::string said = outcome(fault, false);
       if (!expected.empty()) CHECK_MESSAGE(test::contains(said, expected), said);
-      CHECK(outcome(fault, true, log) == "");
+      CHECK(outcome(fault, true) == "");
     }
   }
 }

@@ -4,13 +4,17 @@
 
 #include <array>
 
+#include "core/threads.h"
+
 namespace grt::test {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true, kThreadSanitizer = true;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true, kThreadSanitizer = false;
 #else
-constexpr bool kSanitized = false;
+constexpr bool kSanitized = false, kThreadSanitizer = false;
 #endif
 
 }  // namespace
@@ -32,6 +36,7 @@ std::vector<Mode> modes() {
 }
 
 Emulated::Emulated(const Mode& mode) : before_(emu::config) {
+  if (kThreadSanitizer) set_thread_count(1);  // the CPU's threads are not instrumented: all they do would seem a race
   emu::config.order = mode.order;
   emu::config.streams = mode.streams;
   emu::config.guard = mode.guard;
