@@ -3,6 +3,7 @@
 #include <new>
 
 #include "core/error.h"
+#include "core/memory.h"
 
 namespace grt {
 namespace {
@@ -16,6 +17,8 @@ constexpr std::size_t round_up(std::size_t n) {
 }  // namespace
 
 std::size_t Device::block_size(std::size_t bytes) const { return keep_blocks_ ? round_up(bytes) : bytes; }
+
+std::int64_t Device::available() const { return available_memory(); }
 
 void* Device::take(std::size_t bytes) {
   const std::size_t size = block_size(bytes);

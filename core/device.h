@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -35,6 +36,7 @@ class Device {
   std::size_t peak() const { return peak_; }                 // the largest in_use() since reset_peak()
   std::size_t reserved() const { return reserved_; }         // bytes obtained from the system and not returned
   std::size_t system_calls() const { return allocations_; }  // how often the system was asked for memory
+  virtual std::int64_t available() const;                    // bytes the system could still give
   void reset_peak() { peak_ = in_use_; }
   void release_idle() noexcept;  // returns the cached blocks to the system
 

@@ -39,6 +39,11 @@ class CudaDevice final : public Device {
   void copy(void* to, const void* from, std::size_t bytes) override {
     if (bytes) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
   }
+  std::int64_t available() const override {
+    std::size_t free = 0, all = 0;
+    cuda_check(cudaMemGetInfo(&free, &all), "asking for free memory");
+    return static_cast<std::int64_t>(free);
+  }
 
  protected:
   void* system_alloc(std::size_t bytes) override {

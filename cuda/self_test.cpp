@@ -28,8 +28,8 @@ void self_test(Device& device, int ordinal) {
   } catch (const Error& e) {
     cudaDeviceProp properties;
     cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking for its properties");
-    fail("{} ({}, compute capability {}.{}) does not work with this build, which is for {}: {}",
-         device.name(), properties.name, properties.major, properties.minor, GRT_CUDA_ARCHITECTURES, e.what());
+    fail("{} ({}, compute capability {}.{}) does not work with this build, which is for {}: {}", device.name(),
+         properties.name, properties.major, properties.minor, GRT_CUDA_ARCHITECTURES, e.what());
   }
 }
 

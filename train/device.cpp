@@ -33,14 +33,15 @@ std::unique_ptr<Device> DeviceConfig::open(std::string* why_cpu) const {
     set_thread_count(*threads);
   }
   if (ordinal) {
+    check(!cpu_alone, "--device {}: what this program does is done on the CPU alone", device);
     check(type() == DType::f32, "--dtype: {} is computed on the CPU alone, not with --device {}", dtype, device);
     const std::string reason = cuda_unavailable();
     check(reason.empty(), "--device {}: {}", device, reason);
     return open_cuda(*ordinal);
   }
   std::string reason;
-  if (device == "auto") {
-    reason = type() == DType::f32 ? cuda_unavailable() : dtype + " is computed there alone";
+  if (device == "auto" && !cpu_alone) {
+    reason = type() == DType::f32 ? cuda_unavailable() : dtype + " is computed on the CPU alone";
     if (reason.empty()) return open_cuda(0);
   }
   if (why_cpu) *why_cpu = reason;

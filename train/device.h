@@ -13,7 +13,8 @@ namespace grt {
 struct DeviceConfig {
   std::string device = "auto";
   std::string dtype = "f32";
-  std::optional<int> threads;
+  std::optional<int> threads = {};
+  bool cpu_alone = false;  // no flag: the program's work is done on the CPU
 
   template <class V>
   void fields(V&& v) {

@@ -1,10 +1,12 @@
 // The CUDA device itself: memory, copies, and how it is chosen and opened.
 #include "cuda/device.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <utility>
 
 #include "core/cuda.h"
+#include "core/json.h"
 #include "ops/kernels.h"
 #include "tests/cuda/modes.h"
 #include "tests/support.h"
@@ -16,7 +18,9 @@ namespace {
 using test::contains;
 using test::error_of;
 
-DeviceConfig choice(std::string device, std::string dtype = "f32") { return {std::move(device), std::move(dtype), {}}; }
+DeviceConfig choice(std::string device, std::string dtype = "f32") {
+  return {std::move(device), std::move(dtype), {}, false};
+}
 
 // Sets GRT_CUDA_LIBRARY while it lives.
 class Library {
@@ -78,7 +82,49 @@ TEST_SUITE("cuda") {
     CHECK(choice("auto").open(&why)->name() == "cpu");
     CHECK(contains(why, "the CUDA backend cannot be loaded"));
     CHECK(choice("auto", "f64").open(&why)->name() == "cpu");
-    CHECK(why == "f64 is computed there alone");
+    CHECK(why == "f64 is computed on the CPU alone");
+  }
+
+  // The program, the library that it opens, and all that passes between them.
+  TEST_CASE("train, eval and generate compute on the device that --device names") {
+    const test::TempDir dir;
+    const std::vector<std::string> emulated{"GRT_CUDA_LIBRARY=" GRT_EMULATED_LIBRARY};
+    const std::string grt = test::fixture("oracle/grt").string(), tokens = grt + "/tokens.bin";
+    const auto train = [&](const std::string& device, const std::string& out, const std::string& steps, bool resume) {
+      std::vector<std::string> words{
+          "--out", (dir / out).string(), "--data-train", tokens, "--data-val", tokens, "--steps",
+          steps,   "--device",           device};
+      const std::vector<std::string> fresh{"--model", grt + "/config.json", "--batch-size", "2", "--eval-batches", "2"};
+      if (resume)
+        words.push_back("--resume");
+      else
+        words.insert(words.end(), fresh.begin(), fresh.end());
+      const test::Outcome run = test::run_tool("train", words, emulated);
+      CHECK_MESSAGE(run.code == 0, run.err);
+      return run.out;
+    };
+    CHECK(contains(train("cuda", "gpu", "2", false), "device: cuda:0, f32"));
+    train("auto", "gpu", "4", true);
+    CHECK(contains(train("cpu", "cpu", "4", false), "device: cpu, f32"));
+    const auto loss = [&](const std::string& run, const std::string& device) {
+      const test::Outcome o = test::run_tool("eval",
+                                             {"--checkpoint", (dir / run).string(), "--data", tokens, "--device",
+                                              device, "--json", (dir / "json").string()},
+                                             emulated);
+      REQUIRE_MESSAGE(o.code == 0, o.err);
+      return read_json((dir / "json").string())["loss"].get<double>();
+    };
+    CHECK(std::abs(loss("gpu", "cuda:0") - loss("cpu", "cpu")) < 1e-4);
+    const auto text = [&](const std::string& device) {
+      return test::run_tool("generate",
+                            {"--checkpoint", grt, "--prompt-ids", "1,2,3", "--tokens", "12", "--print-ids",
+                             "--temperature", "0", "--device", device},
+                            emulated);
+    };
+    CHECK(text("cuda").out == text("cpu").out);
+    CHECK(!text("cuda").out.empty());
+    CHECK(contains(test::run_tool("eval", {"--checkpoint", grt, "--data", tokens, "--device", "cuda:5"}, emulated).err,
+                   "there is no cuda:5"));
   }
 }
 
