@@ -69,12 +69,12 @@ Values decode(const std::string& name, Device& device) {
   const auto model = load_model(test::oracle(name), device);
   const Tensor tokens = tokens_of(*model, 1, 9, 3);
   KvCache cache = model->make_cache(1, 9, model->depths().full);
-  Pass pass{.cache = &cache, .causal_routing = true};
+  const Pass pass{.cache = &cache, .causal_routing = true};
   Values all;
   std::int64_t past = 0;
   for (const std::int64_t n : {4, 1, 1, 3}) {
     const Tensor z = model->hidden(tokens.range(past, {1, n}), model->depths().full, pass).value();
-    cache.past = past += n;
+    past += n;
     for (const double x : host_values(model->logits(z))) all.push_back(x);
   }
   return all;
