@@ -3,6 +3,7 @@
 #include <new>
 
 #include "core/error.h"
+#include "core/memory.h"
 
 namespace grt {
 namespace {
@@ -15,8 +16,12 @@ constexpr std::size_t round_up(std::size_t n) {
 
 }  // namespace
 
+std::size_t Device::block_size(std::size_t bytes) const { return keep_blocks_ ? round_up(bytes) : bytes; }
+
+std::int64_t Device::available() const { return available_memory(); }
+
 void* Device::take(std::size_t bytes) {
-  const std::size_t size = round_up(bytes);
+  const std::size_t size = block_size(bytes);
   void* p = nullptr;
   if (auto& idle = idle_[size]; !idle.empty()) {
     p = idle.back();
@@ -37,8 +42,13 @@ void* Device::take(std::size_t bytes) {
 }
 
 void Device::give_back(void* p, std::size_t bytes) noexcept {
-  const std::size_t size = round_up(bytes);
+  const std::size_t size = block_size(bytes);
   in_use_ -= size;
+  if (!keep_blocks_) {
+    system_free(p, size);
+    reserved_ -= size;
+    return;
+  }
   try {
     idle_[size].push_back(p);
   } catch (const std::bad_alloc&) {  // no memory to remember the block by

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -13,6 +14,9 @@ struct Kernels;  // ops/kernels.h; core only carries the reference
 
 class Device {
  public:
+  // keep_blocks: whether memory that is given back waits to be taken again, or every tensor is an allocation of its own
+  // exact size, whose ends a tool that checks memory can watch.
+  explicit Device(bool keep_blocks = true) : keep_blocks_(keep_blocks) {}
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;  // "cpu", "cuda:0"
@@ -32,6 +36,7 @@ class Device {
   std::size_t peak() const { return peak_; }                 // the largest in_use() since reset_peak()
   std::size_t reserved() const { return reserved_; }         // bytes obtained from the system and not returned
   std::size_t system_calls() const { return allocations_; }  // how often the system was asked for memory
+  virtual std::int64_t available() const;                    // bytes the system could still give
   void reset_peak() { peak_ = in_use_; }
   void release_idle() noexcept;  // returns the cached blocks to the system
 
@@ -40,6 +45,9 @@ class Device {
   virtual void system_free(void* p, std::size_t bytes) noexcept = 0;
 
  private:
+  std::size_t block_size(std::size_t bytes) const;
+
+  bool keep_blocks_;
   std::unordered_map<std::size_t, std::vector<void*>> idle_;
   std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;
 };

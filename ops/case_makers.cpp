@@ -324,22 +324,20 @@ OpCase exit_loss_case(std::string variant, int64_t rows, int64_t exits, double b
 
 // The losses are a constant, made of small numbers: their differences lie about the turning point of w.
 OpCase exit_gate_loss_case(std::string variant, int64_t rows, int64_t exits) {
-  const auto losses = [=](Device& device) {
-    Values v;
-    for (int64_t i = 0; i < rows * exits; ++i) v.push_back(0.02 * static_cast<double>(i * 7 % 11));
-    return Tensor::from<double>({rows, exits}, v, device);
+  const auto losses = [=](const Tensor& like) {
+    return visit_real(like.dtype(), [&]<class T>() {
+      std::vector<T> v;
+      for (int64_t i = 0; i < rows * exits; ++i) v.push_back(static_cast<T>(0.02 * static_cast<double>(i * 7 % 11)));
+      const Tensor t = Tensor::from<T>({rows, exits}, v, like.device());
+      like.device().sync();  // before `v` dies
+      return t;
+    });
   };
   return {.op = "exit_gate_loss",
           .variant = std::move(variant),
           .inputs = {{{rows, exits}}},
-          .run =
-              [=](Vars v) {
-                const Tensor wide = losses(v[0].device());
-                if (v[0].value().dtype() == DType::f64) return exit_gate_loss(v[0], wide);
-                const std::vector<float> narrow(wide.data<double>(), wide.data<double>() + wide.numel());
-                return exit_gate_loss(v[0], Tensor::from<float>(wide.shape(), narrow, v[0].device()));
-              },
-          .reference = [=](Tensors t) { return Values{reference::exit_gate_loss(t[0], losses(t[0].device()))}; },
+          .run = [=](Vars v) { return exit_gate_loss(v[0], losses(v[0].value())); },
+          .reference = [=](Tensors t) { return Values{reference::exit_gate_loss(t[0], losses(t[0]))}; },
           .forward = {0, 2 * count({rows, exits})}};
 }
 

@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 
 #include "core/error.h"
 
@@ -84,11 +83,18 @@ Tensor randn(Shape shape, std::uint32_t site, DType dtype) {
   return Tensor::from<float>(shape, narrow, cpu());
 }
 
-std::vector<double> values(const Tensor& t) {
+template <class T>
+std::vector<T> on_host(const Tensor& t) {
+  std::vector<T> all(static_cast<std::size_t>(t.numel()));
+  t.device().copy(all.data(), t.raw(), t.bytes());
   t.device().sync();
-  const auto n = static_cast<std::size_t>(t.numel());
-  if (t.dtype() == DType::i32) return {t.data<std::int32_t>(), t.data<std::int32_t>() + n};
-  return visit_real(t.dtype(), [&]<class T>() { return std::vector<double>(t.data<T>(), t.data<T>() + n); });
+  return all;
+}
+
+std::vector<double> values(const Tensor& t) {
+  const auto widened = [](const auto& all) { return std::vector<double>(all.begin(), all.end()); };
+  if (t.dtype() == DType::i32) return widened(on_host<std::int32_t>(t));
+  return visit_real(t.dtype(), [&]<class T>() { return widened(on_host<T>(t)); });
 }
 
 double largest_difference(const Tensor& a, const Tensor& b) {
@@ -104,10 +110,14 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
-  a.device().sync();
-  b.device().sync();
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+  const auto bytes = [](const Tensor& t) {
+    std::vector<char> all(t.bytes());
+    t.device().copy(all.data(), t.raw(), t.bytes());
+    t.device().sync();
+    return all;
+  };
+  return bytes(a) == bytes(b);
 }
 
 TempDir::TempDir() {

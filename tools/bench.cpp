@@ -103,7 +103,7 @@ int run(int argc, char** argv) {
   if (!flags.parse(argc, argv)) return 0;
   check_options(options);
 
-  const std::unique_ptr<Device> device = DeviceConfig{.threads = options.threads}.open();
+  const std::unique_ptr<Device> device = DeviceConfig{.threads = options.threads, .cpu_alone = true}.open();
   const ModelBench models{options.models, options.batch_size, options.tokens, options.context_length.value_or(0),
                           options.rounds};
   const StepShape shape{options.batch_size, options.context_length.value_or(0), options.recompute};

@@ -215,6 +215,7 @@ int run(int argc, char** argv) {
   flags.add(device_config);
   if (!flags.parse(argc, argv)) return 0;
 
+  device_config.cpu_alone = !options.checkpoint;
   if (options.checkpoint) {
     check(options.op.empty(), "--op: cannot be combined with --checkpoint");
     const std::unique_ptr<Device> device = device_config.open();

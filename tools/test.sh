@@ -78,7 +78,7 @@ release() {
 # A build type of its own: -O1 keeps both the compilation and the run short.
 sanitizers() {
   heading "Address and undefined-behaviour sanitizers"
-  check "the sanitized build compiles" configure_and_build . build/test-asan all -G Ninja -DGRT_SANITIZE=ON \
+  check "the sanitized build compiles" configure_and_build . build/test-asan all -G Ninja -DGRT_SANITIZE=ON -DGRT_CUDA=OFF \
     -DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1" &&
     UBSAN_OPTIONS=print_stacktrace=1 run_ctest build/test-asan
 }
@@ -86,8 +86,28 @@ sanitizers() {
 portable() {
   heading "Portable build: any x86-64 CPU, the tests of the library"
   check "the portable build compiles" configure_and_build . build/test-portable grt_tests -G Ninja \
-    -DCMAKE_BUILD_TYPE=Release -DGRT_MARCH=x86-64 -DGRT_TOOLS=OFF &&
-    run_ctest build/test-portable --exclude-regex '^(tools|floors)$'
+    -DCMAKE_BUILD_TYPE=Release -DGRT_MARCH=x86-64 -DGRT_TOOLS=OFF -DGRT_CUDA=OFF &&
+    run_ctest build/test-portable --exclude-regex '^(tools|floors|cuda.*)$'
+}
+
+# The library is loaded, with all that it links, and says why it can do nothing. Where there is a driver it may work.
+starts_without_driver() {  # starts_without_driver LIBRARY
+  local said
+  if [[ -e /dev/nvidia0 ]]; then echo "there is an NVIDIA driver"; return 0; fi
+  said=$(GRT_CUDA_LIBRARY=$1 build/test-release/bin/generate --checkpoint tests/fixtures/oracle/grt --device cuda \
+    --prompt-ids 1 --tokens 1 2>&1) && { echo "it computed without a driver"; return 1; }
+  echo "$said"
+  [[ $said == *"--device cuda: no NVIDIA driver is installed"* ]]
+}
+
+cuda() {
+  heading "CUDA backend without a GPU"
+  if [[ ! -e build/test-release/bin/libgrt_cuda.so ]]; then
+    echo "skipped: no nvcc was found, so there is no libgrt_cuda.so"
+    return 0
+  fi
+  check "the CUDA backend loads and says that there is no driver" \
+    starts_without_driver "$root/build/test-release/bin/libgrt_cuda.so"
 }
 
 every_binary_starts() {  # every_binary_starts DIRECTORY
@@ -137,6 +157,7 @@ if command -v shellcheck > /dev/null; then
 fi
 release || true
 if ! $fast; then
+  cuda || true
   sanitizers || true
   portable || true
   installation || true

@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "core/main.h"
-#include "core/memory.h"
 #include "core/threads.h"
 #include "models/flags.h"
 #include "train/device.h"
@@ -148,14 +147,16 @@ MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageMo
           teacher_config(run, model.config())};
 }
 
-void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device, int ranks) {
+void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device, int ranks,
+                  const std::string& why_cpu) {
   const std::int64_t context = plan.order.context_length;
   const Flops flops = model.flops(context, model.depths().full);
   const std::string source = !run.config.model.empty() ? run.config.model : "of " + run.config.init_from;
   fmt::print("model: {} {}, {} parameters, {:.3g} MFLOP/token forward at full depth {}\n", model.config().architecture,
              source, model.params().count(), (flops.executed_body + flops.executed_head) / 1e6, model.depths().full);
-  fmt::print("device: {}, {}, {}{} threads\n", device.name(), run.device.dtype,
-             ranks > 1 ? fmt::format("{} ranks of ", ranks) : "", thread_count());
+  fmt::print("device: {}, {}, {}{} threads{}\n", device.name(), run.device.dtype,
+             ranks > 1 ? fmt::format("{} ranks of ", ranks) : "", thread_count(),
+             why_cpu.empty() ? "" : fmt::format(" (no GPU: {})", why_cpu));
   fmt::print(
       "steps: {} of {} tokens ({} x {} x {}: micro-batches, sequences, context), depth {}\n", plan.steps,
       run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size, context,
@@ -183,7 +184,8 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
     take_over(run, flags);
   else
     apply_recipe(run.config, flags);
-  const std::unique_ptr<Device> device = run.device.open(comm);  // outlives every tensor
+  std::string why_cpu;
+  const std::unique_ptr<Device> device = run.device.open(comm, &why_cpu);  // outlives every tensor
   const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
   if (run.config.resume) check_same_model(run, *model);
@@ -206,10 +208,10 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
   MemoryNeeds needs = memory_needs(run, plan, *model);
   if (run.config.shard_optimizer) needs.moment_shares = comm.size();
   const MemoryPlan memory = plan_memory(needs);
-  print_header(run, plan, *model, *device, comm.size());
+  print_header(run, plan, *model, *device, comm.size(), why_cpu);
   check_init_map(run, *model);
   fmt::print("{}", describe(memory));
-  check_fits(memory, needs, available_memory() / comm.local_size());
+  check_fits(memory, needs, device->available() / comm.local_size());
   comm.barrier();  // before any rank takes its part of that
 
   model->params().allocate(*device, dtype);

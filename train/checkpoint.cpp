@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/safetensors.h"
+#include "train/host.h"
 
 namespace grt {
 namespace {
@@ -45,7 +46,8 @@ void check_tied_head(const Safetensors& file, const Param& wte, const fs::path& 
   file.read(kHead, head);
   visit_real(head.dtype(), [&]<class T>() {
     const std::int64_t used = wte.used_rows * wte.shape.last();  // rows of padding mean nothing
-    check(std::equal(head.data<T>(), head.data<T>() + used, wte.var.value().data<T>()),
+    const std::vector<T> stored = on_host<T>(head), tied = on_host<T>(wte.var.value());
+    check(std::equal(stored.begin(), stored.begin() + used, tied.begin()),
           "{}: {} differs from wte.weight, but the head is tied", path.string(), kHead);
   });
 }

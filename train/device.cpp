@@ -1,24 +1,61 @@
 #include "train/device.h"
 
+#include <charconv>
+#include <string_view>
+
+#include "core/cuda.h"
 #include "core/threads.h"
 
 namespace grt {
+namespace {
 
-std::unique_ptr<Device> DeviceConfig::open(Comm& comm) const {
-  check(device == "auto" || device == "cpu",
-        "--device: must be auto or cpu, not \"{}\" (this build computes on the CPU)", device);
+constexpr std::string_view kCuda = "cuda";
+
+// N of cuda or cuda:N; nothing for another word.
+std::optional<int> ordinal_of(std::string_view device) {
+  if (device == kCuda) return 0;
+  if (!device.starts_with("cuda:")) return {};
+  const std::string_view digits = device.substr(kCuda.size() + 1);
+  int n = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+  if (error != std::errc() || end != digits.data() + digits.size() || n < 0) return {};
+  return n;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) const {
+  const std::optional<int> ordinal = ordinal_of(device);
+  check(device == "auto" || device == "cpu" || ordinal, "--device: must be auto, cpu, cuda or cuda:N, not \"{}\"",
+        device);
   if (threads) {
     check(1 <= *threads && *threads <= 1024, "--threads: must be 1..1024, not {}", *threads);
     set_thread_count(*threads);
   } else if (comm.size() > 1) {
     set_thread_count(threads_per_rank(comm));
   }
+  if (ordinal) {
+    check(!cpu_alone, "--device {}: what this program does is done on the CPU alone", device);
+    check(comm.size() == 1, "--device {}: several ranks compute on the CPU alone", device);
+    check(type() == DType::f32, "--dtype: {} is computed on the CPU alone, not with --device {}", dtype, device);
+    const std::string reason = cuda_unavailable();
+    check(reason.empty(), "--device {}: {}", device, reason);
+    return open_cuda(*ordinal);
+  }
+  std::string reason;
+  if (device == "auto" && !cpu_alone) {
+    reason = comm.size() > 1        ? "several ranks compute on the CPU alone"
+             : type() == DType::f32 ? cuda_unavailable()
+                                    : dtype + " is computed on the CPU alone";
+    if (reason.empty()) return open_cuda(0);
+  }
+  if (why_cpu) *why_cpu = reason;
   return open_cpu();
 }
 
 DType DeviceConfig::type() const {
   if (dtype == "f32") return DType::f32;
-  check(dtype == "f64", "--dtype: the CPU computes in f32 or f64, not \"{}\"", dtype);
+  check(dtype == "f64", "--dtype: must be f32 or f64, not \"{}\"", dtype);
   return DType::f64;
 }
 

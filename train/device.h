@@ -14,17 +14,19 @@ namespace grt {
 struct DeviceConfig {
   std::string device = "auto";
   std::string dtype = "f32";
-  std::optional<int> threads;
+  std::optional<int> threads = {};
+  bool cpu_alone = false;  // no flag: the program's work is done on the CPU
 
   template <class V>
   void fields(V&& v) {
-    v("device", device, "auto or cpu");
-    v("dtype", dtype, "f32, or f64 for reference");
+    v("device", device, "auto (a GPU where one can be used), cpu, cuda or cuda:N");
+    v("dtype", dtype, "f32, or f64 for reference, on the CPU alone");
     v("threads", threads, "CPU threads (default: the CPUs this process may use, shared with the other ranks on them)");
   }
 
-  // Also sets the number of threads. Throws Error naming the flag. Called by all ranks.
-  std::unique_ptr<Device> open(Comm& comm = alone()) const;
+  // Also sets the number of threads. Throws Error naming the flag. `why_cpu`, if given, becomes why auto took the CPU.
+  // Called by all ranks.
+  std::unique_ptr<Device> open(Comm& comm = alone(), std::string* why_cpu = nullptr) const;
   DType type() const;
 };
 

@@ -27,7 +27,7 @@ struct EvalOptions {
   // Besides, tokens that stop by each of these rules, at exit_bound at the latest, one of `depths`: token by token.
   std::vector<ExitRule> exits = {};
   int exit_bound = 0;
-  Comm* comm = &alone();                  // whose ranks share the work; all call evaluate() and get the same result
+  Comm* comm = &alone();  // whose ranks share the work; all call evaluate() and get the same result
   // After each batch: the windows done, of all. False stops early (over ranks: with a result that means nothing).
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };

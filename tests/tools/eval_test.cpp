@@ -303,7 +303,7 @@ TEST_SUITE("tools") {
         {{"--checkpoint", grt, "--data", tokens, "--json", dir.path.string()}, "this is a directory"},
         {{"--checkpoint", grt, "--data", tokens, "--logits", (dir / "no/l").string()}, "cannot create: No such file"},
         {{"--checkpoint", grt, "--data", tokens, "--json", file, "--logits", file}, "--json, --logits: both name"},
-        {{"--checkpoint", grt, "--data", tokens, "--device", "tpu"}, "--device: must be auto or cpu"},
+        {{"--checkpoint", grt, "--data", tokens, "--device", "tpu"}, "--device: must be auto, cpu, cuda or cuda:N"},
         {{"--checkpoint", grt, "--data", tokens, "--threads", "0"}, "--threads: must be 1..1024, not 0"},
     };
     for (const Row& row : rows) {

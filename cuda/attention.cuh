@@ -1,0 +1,81 @@
+// What the attention kernels share: heads in memory, tiles of their rows in shared memory, and how a block works: 32
+// rows (queries, or keys), four threads to each, of whose columns a thread owns every fourth.
+#pragma once
+
+#include "cuda/device.cuh"
+
+namespace grt::cuda {
+
+inline constexpr int kTile = 32, kTeam = 4, kAttentionBlock = kTile * kTeam;
+
+// Rows of one head are `row` elements apart, heads `head`, sequences `batch`.
+struct Strides {
+  std::int64_t batch, head, row;
+  __device__ std::int64_t at(std::int64_t b, std::int64_t h) const { return b * batch + h * head; }
+};
+
+// Queries at positions past..past+queries-1, keys at 0..past+queries-1; heads of `width` columns.
+struct Extents {
+  std::int64_t queries, past;
+  int width;
+  float scale;  // of the scores: 1 / sqrt(width)
+};
+
+// The most columns of a head that a thread may own decides how many registers it needs: run() is called with a type of
+// that constant.
+template <int n>
+struct Owned {
+  static constexpr int kColumns = n;
+};
+template <class F>
+void for_width(int width, F&& run) {
+  check(width <= 64 * kTeam, "cuda: attention heads of {} columns are beyond 256", width);
+  if (width <= 16 * kTeam)
+    run(Owned<16>{});
+  else if (width <= 32 * kTeam)
+    run(Owned<32>{});
+  else
+    run(Owned<64>{});
+}
+
+// A tile's rows are one element longer than a head, so that a warp's reads down a column meet different banks.
+constexpr std::size_t tile_floats(int width) {
+  return static_cast<std::size_t>(kTile) * static_cast<std::size_t>(width + 1);
+}
+inline constexpr std::size_t kScoreFloats = std::size_t{kTile} * (kTile + 1);
+
+// Asks for more shared memory than every kernel may have.
+template <class... P>
+void allow_shared(void (*kernel)(P...), std::size_t bytes) {
+  if (bytes > 48 * 1024)
+    cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(bytes)),
+               "shared memory for attention");
+}
+
+// Rows first..first+31 of a head, 0 from row `end` on.
+__device__ inline void load_tile(float* tile, const float* from, std::int64_t stride, std::int64_t first,
+                                 std::int64_t end, int width) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * width; i += kAttentionBlock) {
+    const int r = i / width, c = i % width;
+    tile[r * (width + 1) + c] = first + r < end ? from[(first + r) * stride + c] : 0.0f;
+  }
+}
+
+__device__ inline float dot(const float* a, const float* b, int width) {
+  float sum = 0;
+  for (int c = 0; c < width; ++c) sum += a[c] * b[c];
+  return sum;
+}
+
+// Over the four threads of a row.
+__device__ inline float team_sum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+__device__ inline float team_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+}  // namespace grt::cuda

@@ -1,0 +1,43 @@
+// Matrix products by cuBLASLt, row-major. What cuBLASLt finds out about a product is kept for the next of its kind.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "core/tensor.h"
+
+namespace grt::cuda {
+
+// op(data) with its extents; rows of data are `stride` elements apart.
+struct Matrix {
+  const float* data;
+  std::int64_t rows, columns, stride;
+  bool transposed;
+};
+
+class Blas {
+ public:
+  Blas();
+  ~Blas();
+  Blas(const Blas&) = delete;
+  Blas& operator=(const Blas&) = delete;
+
+  // y (a.rows, b.columns), of rows `stride` elements apart, = a b, + bias (b.columns) if given, + y if `add`.
+  void multiply(float* y, std::int64_t stride, bool add, const Matrix& a, const Matrix& b, const float* bias,
+                Device& device, cudaStream_t stream);
+
+ private:
+  struct Plan;
+  using Key = std::array<std::int64_t, 12>;
+  Plan& plan(float* y, std::int64_t stride, const Matrix& a, const Matrix& b, const float* bias);
+
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+  Tensor workspace_;  // as large as any plan so far needed
+};
+
+}  // namespace grt::cuda

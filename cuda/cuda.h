@@ -1,0 +1,91 @@
+// The CUDA backend's fulfilment of the kernel contract (ops/kernels.h), one .cu file for each family; it computes in
+// f32. Plain C++: what only nvcc or the emulator understand stands in cuda/device.cuh.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "cuda/blas.h"
+#include "ops/kernels.h"
+
+namespace grt::cuda {
+
+// Throws Error for a call that failed. `what`: the call, as a person would say it.
+void cuda_check(cudaError_t e, const char* what);
+
+struct CudaKernels final : Kernels {
+  explicit CudaKernels(cudaStream_t s) : stream(s) {}
+
+  // elementwise.cu
+  void add(const Into&, const Tensor&, const Tensor&) override;
+  void copy(const Into&, const Tensor&) override;
+  void scale(const Into&, const Tensor&, const Tensor&) override;
+  void lerp(const Into&, const Tensor&, const Tensor&, float) override;
+  void multiply(const Into&, const Tensor&, float) override;
+  void scale_rows(const Into&, const Tensor&, const Tensor&) override;
+  void silu(const Tensor&, const Tensor&) override;
+  void silu_backward(const Into&, const Tensor&, const Tensor&) override;
+  void gelu(const Tensor&, const Tensor&, Gelu) override;
+  void gelu_backward(const Into&, const Tensor&, const Tensor&, Gelu) override;
+  void put_columns(const Tensor&, std::int64_t, const Tensor&) override;
+  void get_columns(const Into&, const Tensor&, std::int64_t) override;
+  // noise.cu
+  void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override;
+  void truncated_normal(const Tensor&, float, NoiseKey, std::int64_t) override;
+  // linear.cpp (blas.h)
+  void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
+  // reduce.cu
+  void sum_rows(const Into&, const Tensor&) override;
+  void sum(const Into&, const Tensor&, double) override;
+  double sum_squares(const Tensor&) override;
+  std::int64_t count_not_finite(const Tensor&) override;
+  // norm.cu
+  void layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                 float) override;
+  void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&, const Tensor&) override;
+  // embedding.cu
+  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override;
+  void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override;
+  // attention.cu, attention_backward.cu
+  void attention(const Tensor&, const Tensor&, const Tensor&, int) override;
+  void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override;
+  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;
+  // loss.cu
+  void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override;
+  void distillation(const Tensor&, const Into&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                    const Distillation&, double) override;
+  void bce_with_logits(const Tensor&, const Tensor&, const Tensor&) override;
+  void bce_with_logits_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, double) override;
+  // route.cu
+  void top_k(const Tensor&, const Tensor&, const Tensor&) override;
+  void gather_rows(const Tensor&, const Tensor&, const Tensor&) override;
+  void gather_rows_backward(const Into&, const Tensor&, const Tensor&) override;
+  void gated_scatter(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, float) override;
+  void gated_scatter_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                              float) override;
+  // gate.cu
+  void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override;
+  void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
+                         const Tensor&, const GateNoise&) override;
+  // exit.cu
+  void exit_distribution(const Tensor&, const Tensor&) override;
+  void exit_loss(const Tensor&, const Tensor&, const Tensor&, double) override;
+  void exit_loss_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, double) override;
+  void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override;
+  void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override;
+  // optim.cu
+  void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
+
+  cudaStream_t stream;
+  Blas blas;
+};
+
+// The elements of an f32 tensor, or null without one.
+inline float* f32(const Tensor& t) {
+  check(t.dtype() == DType::f32, "the CUDA backend computes in f32, not {}", name_of(t.dtype()));
+  return t.data<float>();
+}
+
+}  // namespace grt::cuda

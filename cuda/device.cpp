@@ -1,0 +1,96 @@
+#include "cuda/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "core/error.h"
+#include "cuda/cuda.h"
+#include "cuda/self_test.h"
+
+namespace grt::cuda {
+
+void cuda_check(cudaError_t e, const char* what) {
+  if (e == cudaSuccess) [[likely]]
+    return;
+  cudaGetLastError();  // or the next check finds it again
+  fail("cuda: {}: {}", what, cudaGetErrorString(e));
+}
+
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int ordinal, bool keep_blocks) : Device(keep_blocks), ordinal_(ordinal) {
+    cuda_check(cudaSetDevice(ordinal), "choosing the device");
+    cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    kernels_ = std::make_unique<CudaKernels>(stream_);
+  }
+  ~CudaDevice() override {
+    cudaStreamSynchronize(stream_);
+    kernels_.reset();  // it holds memory
+    release_idle();
+    cudaStreamDestroy(stream_);
+  }
+  std::string name() const override { return fmt::format("cuda:{}", ordinal_); }
+  Kernels& kernels() override { return *kernels_; }
+  void sync() override { cuda_check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+  void zero(void* p, std::size_t bytes) override {
+    if (bytes) cuda_check(cudaMemsetAsync(p, 0, bytes, stream_), "setting memory to zero");
+  }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    if (bytes) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
+  }
+  std::int64_t available() const override {
+    std::size_t free = 0, all = 0;
+    cuda_check(cudaMemGetInfo(&free, &all), "asking for free memory");
+    return static_cast<std::int64_t>(free);
+  }
+
+ protected:
+  void* system_alloc(std::size_t bytes) override {
+    void* p = nullptr;
+    const cudaError_t e = cudaMalloc(&p, bytes);
+    if (e == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    cuda_check(e, "allocating memory");
+    return p;
+  }
+  void system_free(void* p, std::size_t) noexcept override { cudaFree(p); }
+
+ private:
+  int ordinal_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<CudaKernels> kernels_;
+};
+
+std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
+
+}  // namespace
+
+std::string unavailable() {
+  int driver = 0, runtime = 0, count = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDriverGetVersion(&driver);  // succeeds with 0 where there is no driver
+  const cudaError_t e = cudaGetDeviceCount(&count);
+  if (e == cudaSuccess && count > 0) return {};
+  cudaGetLastError();
+  if (driver == 0) return "no NVIDIA driver is installed";
+  if (e == cudaErrorInsufficientDriver)
+    return fmt::format("the NVIDIA driver serves CUDA {}, this build needs {}", version(driver), version(runtime));
+  if (e == cudaErrorNoDevice || e == cudaSuccess) return "the NVIDIA driver sees no device";
+  return cudaGetErrorString(e);
+}
+
+std::unique_ptr<Device> open(int ordinal, bool keep_blocks) {
+  const std::string reason = unavailable();
+  check(reason.empty(), "no CUDA device can be opened: {}", reason);
+  int count = 0;
+  cuda_check(cudaGetDeviceCount(&count), "counting the devices");
+  check(0 <= ordinal && ordinal < count, "there is no cuda:{}; the devices are cuda:0..{}", ordinal, count - 1);
+  auto device = std::make_unique<CudaDevice>(ordinal, keep_blocks);
+  self_test(*device, ordinal);
+  return device;
+}
+
+}  // namespace grt::cuda

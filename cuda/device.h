@@ -1,0 +1,19 @@
+// A GPU as a device: memory and one stream, on which everything is enqueued. Nothing waits but sync(), copies to the
+// host and the kernels that return a number.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/device.h"
+
+namespace grt::cuda {
+
+// keep_blocks: whether blocks that are given back wait to be taken again. Without, every tensor is an allocation of its
+// own exact size, which tools that check memory want.
+std::unique_ptr<Device> open(int ordinal, bool keep_blocks = true);
+
+// Why no device can be opened, or "".
+std::string unavailable();
+
+}  // namespace grt::cuda

@@ -1,0 +1,12 @@
+// Does this build run on this GPU at all?
+#pragma once
+
+#include "core/device.h"
+
+namespace grt::cuda {
+
+// Runs a kernel and a product and looks at what came. Throws Error that names the GPU, its compute capability and what
+// the library was built for.
+void self_test(Device& device, int ordinal);
+
+}  // namespace grt::cuda

@@ -1,0 +1,132 @@
+// The CUDA device itself: memory, copies, and how it is chosen and opened.
+#include "cuda/device.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "core/cuda.h"
+#include "core/json.h"
+#include "ops/kernels.h"
+#include "tests/cuda/modes.h"
+#include "tests/support.h"
+#include "train/device.h"
+
+namespace grt {
+namespace {
+
+using test::contains;
+using test::error_of;
+
+DeviceConfig choice(std::string device, std::string dtype = "f32") {
+  return {std::move(device), std::move(dtype), {}, false};
+}
+
+// Sets GRT_CUDA_LIBRARY while it lives.
+class Library {
+ public:
+  explicit Library(const char* path) { setenv("GRT_CUDA_LIBRARY", path, 1); }
+  ~Library() { unsetenv("GRT_CUDA_LIBRARY"); }
+};
+
+TEST_SUITE("cuda") {
+  TEST_CASE("blocks are kept to be taken again, or every one is an allocation of its own size") {
+    test::Emulated kept({.keep_blocks = true});
+    { const Tensor t = Tensor::empty({1000}, DType::f32, kept.device()); }
+    const std::size_t calls = kept.device().system_calls();
+    { const Tensor t = Tensor::empty({1000}, DType::f32, kept.device()); }
+    CHECK(kept.device().system_calls() == calls);
+
+    test::Emulated apart({.keep_blocks = false});
+    const std::size_t before = apart.device().reserved();
+    {
+      const Tensor t = Tensor::empty({7}, DType::f32, apart.device());
+      CHECK(apart.device().reserved() == before + 28);
+    }
+    CHECK(apart.device().reserved() == before);
+  }
+
+  TEST_CASE("what is copied to the device and back is the same, and zeros are zeros") {
+    test::Emulated emulated({emu::Order::forward, emu::Streams::lazy});
+    const Tensor here = test::randn({3, 5}, 1, DType::f32);
+    const Tensor there = Tensor::empty({3, 5}, DType::f32, emulated.device());
+    emulated.device().copy(there.raw(), here.raw(), here.bytes());
+    CHECK(test::values(there.clone()) == test::values(here));
+    CHECK(test::values(Tensor::zeros({3}, DType::f32, emulated.device())) == std::vector<double>(3));
+    CHECK(emulated.device().name() == "cuda:0");
+  }
+
+  TEST_CASE("f64 is refused by name") {
+    test::Emulated emulated({});
+    const Tensor x = Tensor::zeros({3}, DType::f64, emulated.device());
+    CHECK(error_of([&] { emulated.device().kernels().copy({x}, x); }) == "the CUDA backend computes in f32, not f64");
+  }
+
+  TEST_CASE("a device that is not there is refused by name") {
+    CHECK(error_of([] { cuda::open(3); }) == "there is no cuda:3; the devices are cuda:0..0");
+    emu::config.devices = 0;
+    CHECK(cuda::unavailable() == "the NVIDIA driver sees no device");
+    CHECK(error_of([] { cuda::open(0); }) == "no CUDA device can be opened: the NVIDIA driver sees no device");
+    emu::config.devices = 1;
+  }
+
+  TEST_CASE("--device and --dtype: what they may be, and why auto takes the CPU") {
+    CHECK(error_of([] { choice("tpu").open(); }) == "--device: must be auto, cpu, cuda or cuda:N, not \"tpu\"");
+    CHECK(contains(error_of([] { choice("cuda:x").open(); }), "not \"cuda:x\""));
+    CHECK(error_of([] { choice("cuda", "f64").open(); }) ==
+          "--dtype: f64 is computed on the CPU alone, not with --device cuda");
+    const Library none("/nowhere/libgrt_cuda.so");
+    CHECK(contains(error_of([] { choice("cuda:1").open(); }),
+                   "--device cuda:1: the CUDA backend cannot be loaded: /nowhere/libgrt_cuda.so"));
+    std::string why;
+    CHECK(choice("auto").open(&why)->name() == "cpu");
+    CHECK(contains(why, "the CUDA backend cannot be loaded"));
+    CHECK(choice("auto", "f64").open(&why)->name() == "cpu");
+    CHECK(why == "f64 is computed on the CPU alone");
+  }
+
+  // The program, the library that it opens, and all that passes between them.
+  TEST_CASE("train, eval and generate compute on the device that --device names") {
+    const test::TempDir dir;
+    const std::vector<std::string> emulated{"GRT_CUDA_LIBRARY=" GRT_EMULATED_LIBRARY};
+    const std::string grt = test::fixture("oracle/grt").string(), tokens = grt + "/tokens.bin";
+    const auto train = [&](const std::string& device, const std::string& out, const std::string& steps, bool resume) {
+      std::vector<std::string> words{
+          "--out", (dir / out).string(), "--data-train", tokens, "--data-val", tokens, "--steps",
+          steps,   "--device",           device};
+      const std::vector<std::string> fresh{"--model", grt + "/config.json", "--batch-size", "2", "--eval-batches", "2"};
+      if (resume)
+        words.push_back("--resume");
+      else
+        words.insert(words.end(), fresh.begin(), fresh.end());
+      const test::Outcome run = test::run_tool("train", words, emulated);
+      CHECK_MESSAGE(run.code == 0, run.err);
+      return run.out;
+    };
+    CHECK(contains(train("cuda", "gpu", "2", false), "device: cuda:0, f32"));
+    train("auto", "gpu", "4", true);
+    CHECK(contains(train("cpu", "cpu", "4", false), "device: cpu, f32"));
+    const auto loss = [&](const std::string& run, const std::string& device) {
+      const test::Outcome o = test::run_tool("eval",
+                                             {"--checkpoint", (dir / run).string(), "--data", tokens, "--device",
+                                              device, "--json", (dir / "json").string()},
+                                             emulated);
+      REQUIRE_MESSAGE(o.code == 0, o.err);
+      return read_json((dir / "json").string())["loss"].get<double>();
+    };
+    CHECK(std::abs(loss("gpu", "cuda:0") - loss("cpu", "cpu")) < 1e-4);
+    const auto text = [&](const std::string& device) {
+      return test::run_tool("generate",
+                            {"--checkpoint", grt, "--prompt-ids", "1,2,3", "--tokens", "12", "--print-ids",
+                             "--temperature", "0", "--device", device},
+                            emulated);
+    };
+    CHECK(text("cuda").out == text("cpu").out);
+    CHECK(!text("cuda").out.empty());
+    CHECK(contains(test::run_tool("eval", {"--checkpoint", grt, "--data", tokens, "--device", "cuda:5"}, emulated).err,
+                   "there is no cuda:5"));
+  }
+}
+
+}  // namespace
+}  // namespace grt

@@ -1,0 +1,273 @@
+#include "tests/cuda/faults.h"
+
+#include <vector>
+
+#include "cuda/device.cuh"
+
+namespace grt::test {
+namespace {
+
+using cuda::cuda_check, cuda::launch, cuda::shared;
+
+constexpr unsigned kAll = cuda::kAllLanes;
+
+// --- kernels ---
+
+__global__ void read_after_write(float* y, const float* x, bool right) {
+  float* const s = shared<float, 128, 1>();
+  const int t = static_cast<int>(threadIdx.x);
+  s[t] = x[t];
+  if (right) __syncthreads();
+  y[t] = s[(t + 40) % 128];
+}
+
+__global__ void write_after_read(float* y, const float* x, bool right) {
+  float* const s = shared<float, 128, 2>();
+  const int t = static_cast<int>(threadIdx.x);
+  float sum = 0;
+  for (int i = 0; i < 3; ++i) {
+    s[t] = x[t] + static_cast<float>(i);
+    __syncthreads();
+    sum += s[127 - t];
+    if (right) __syncthreads();
+  }
+  y[t] = sum;
+}
+
+__global__ void within_a_warp(float* y, const float* x, bool right) {
+  float* const s = shared<float, 32, 3>();
+  const int t = static_cast<int>(threadIdx.x);
+  s[t] = x[t];
+  if (right) __syncwarp();
+  y[t] = s[t ^ 1];
+}
+
+__global__ void between_blocks(float* y, bool right) {
+  if (!right || blockIdx.x == 0) y[threadIdx.x] = 1;
+}
+
+__device__ [[gnu::noinline]] float look(const float* p, int i) { return p[i]; }
+
+__global__ void outside_shared(float* y, bool right) {
+  float* const s = shared<float, 32, 4>();
+  const int t = static_cast<int>(threadIdx.x);
+  s[t] = 1;
+  __syncthreads();
+  y[t] = look(s, right ? 31 - t : t + 1) > -1e30f ? 1.0f : 2.0f;
+}
+
+__global__ void outside_global(float* y, int n, bool right) {
+  const int i = static_cast<int>(cuda::global_index());
+  if (right ? i < n : i <= n) y[i] = 1;
+}
+
+__global__ void uninitialized_shared(float* y, bool right) {
+  float* const s = shared<float, 64, 5>();
+  const int t = static_cast<int>(threadIdx.x);
+  if (right || t < 32) s[t] = 1;
+  __syncthreads();
+  y[t] = s[63 - t];
+}
+
+__global__ void add_one(float* y) { y[threadIdx.x] += 1; }
+
+__global__ void divergent_barrier(float* y, bool right) {
+  const int t = static_cast<int>(threadIdx.x);
+  if (right || t < 16)
+    __syncthreads();
+  else
+    __syncthreads();
+  y[t] = 1;
+}
+
+__global__ void exit_before_barrier(float* y, int n, bool right) {
+  const int t = static_cast<int>(threadIdx.x);
+  if (!right && t >= n) return;
+  __syncthreads();
+  if (t < n) y[t] = 1;
+}
+
+__global__ void shuffle_of_some(float* y, bool right) {
+  const int t = static_cast<int>(threadIdx.x);
+  float v = 1;
+  if (right || t < 16) v += __shfl_xor_sync(kAll, v, 1);
+  y[t] = v > 0 ? 1.0f : 0.0f;
+}
+
+__global__ void overflow(float* y, int large, bool right) {
+  const std::int64_t i = right ? std::int64_t{large} * 4 : large * 4;
+  y[threadIdx.x] = i == 0 ? 2.0f : 1.0f;
+}
+
+__global__ void scale_by(float* y, const float* x, float factor) { y[threadIdx.x] = factor * x[threadIdx.x]; }
+
+__global__ void much_shared(float* y) {
+  float* const s = cuda::dynamic_shared();
+  s[threadIdx.x] = 1;
+  __syncthreads();
+  y[threadIdx.x] = s[threadIdx.x];
+}
+
+// --- callers ---
+
+// A stream and memory on the device, all of it a caller's.
+struct Bench {
+  cudaStream_t stream = nullptr;
+  std::vector<float*> memory;
+
+  Bench() { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"); }
+  ~Bench() {
+    cudaStreamSynchronize(stream);
+    for (float* p : memory) cudaFree(p);
+    cudaStreamDestroy(stream);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  float* raw(std::size_t n) {
+    void* p = nullptr;
+    cuda_check(cudaMalloc(&p, n * sizeof(float)), "memory");
+    memory.push_back(static_cast<float*>(p));
+    return memory.back();
+  }
+  float* counting(std::size_t n) {
+    std::vector<float> values(n);
+    for (std::size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i);
+    float* const p = raw(n);
+    cuda_check(cudaMemcpyAsync(p, values.data(), n * sizeof(float), cudaMemcpyDefault, stream), "a copy");
+    return p;
+  }
+  std::vector<float> values(const float* p, std::size_t n) {
+    std::vector<float> all(n);
+    cuda_check(cudaMemcpyAsync(all.data(), p, n * sizeof(float), cudaMemcpyDefault, stream), "a copy");
+    cuda_check(cudaStreamSynchronize(stream), "waiting");
+    return all;
+  }
+  template <class F>
+  bool holds(const float* p, std::size_t n, F&& expected) {
+    const std::vector<float> all = values(p, n);
+    for (std::size_t i = 0; i < n; ++i)
+      if (!(all[i] == expected(static_cast<int>(i)))) return false;
+    return true;
+  }
+  bool ones(const float* p, std::size_t n) {
+    return holds(p, n, [](int) { return 1.0f; });
+  }
+};
+
+bool missing_event(bool right) {
+  Bench first, second;
+  cudaEvent_t done = nullptr;
+  cuda_check(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), "an event");
+  float *const x = first.counting(32), *const y = first.counting(32), *const z = second.counting(32);
+  cuda_check(cudaStreamSynchronize(first.stream), "waiting");
+  launch(first.stream, "scale", scale_by, 1, 32, 0, y, x, 2.0f);
+  cuda_check(cudaEventRecord(done, first.stream), "recording");
+  if (right) cuda_check(cudaStreamWaitEvent(second.stream, done, 0), "waiting for an event");
+  launch(second.stream, "scale", scale_by, 1, 32, 0, z, y, 0.5f);
+  const bool good = second.holds(z, 32, [](int i) { return static_cast<float>(i); });
+  cudaEventDestroy(done);
+  return good;
+}
+
+bool early_read(bool right) {
+  Bench bench;
+  void* pinned = nullptr;
+  cuda_check(cudaMallocHost(&pinned, 32 * sizeof(float)), "pinned memory");
+  const auto* const host = static_cast<const float*>(pinned);
+  cuda_check(cudaMemcpyAsync(pinned, bench.counting(32), 32 * sizeof(float), cudaMemcpyDefault, bench.stream),
+             "a copy");
+  if (right) cuda_check(cudaStreamSynchronize(bench.stream), "waiting");
+  const bool good = host[5] == 5;
+  cudaFreeHost(pinned);
+  return good;
+}
+
+bool host_pointer(bool right) {
+  Bench bench;
+  const std::vector<float> host(32, 1);
+  float* const y = bench.raw(32);
+  launch(bench.stream, "scale", scale_by, 1, 32, 0, y, right ? bench.counting(32) : host.data(), 0.0f);
+  return bench.holds(y, 32, [](int) { return 0.0f; });
+}
+
+bool host_access(bool right) {
+  Bench bench;
+  float* const x = bench.counting(32);
+  cuda_check(cudaStreamSynchronize(bench.stream), "waiting");
+  return (right ? bench.values(x, 32)[5] : x[5]) == 5;
+}
+
+bool too_much_shared(bool right) {
+  Bench bench;
+  if (right)
+    cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(much_shared),
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, 65536),
+               "shared memory");
+  float* const y = bench.raw(32);
+  launch(bench.stream, "much_shared", much_shared, 1, 32, 65536, y);
+  return bench.ones(y, 32);
+}
+
+// A fault within one kernel that leaves ones in n elements.
+template <class Kernel, class... A>
+auto ones(std::size_t n, unsigned blocks, int threads, Kernel kernel, A... arguments) {
+  return [=](bool right) {
+    Bench bench;
+    float* const y = bench.raw(n);
+    launch(bench.stream, "a fault", kernel, blocks, threads, 0, y, arguments..., right);
+    return bench.ones(y, n);
+  };
+}
+
+template <class Kernel, class F>
+auto mapped(int threads, Kernel kernel, F expected) {
+  return [=](bool right) {
+    Bench bench;
+    const auto n = static_cast<std::size_t>(threads);
+    float *const x = bench.counting(n), *const y = bench.raw(n);
+    launch(bench.stream, "a fault", kernel, 1, threads, 0, y, x, right);
+    return bench.holds(y, n, expected);
+  };
+}
+
+bool uninitialized_global(bool right) {
+  Bench bench;
+  float* const y = bench.raw(32);
+  if (right) cuda_check(cudaMemsetAsync(y, 0, 128, bench.stream), "zeros");
+  launch(bench.stream, "a fault", add_one, 1, 32, 0, y);
+  return bench.ones(y, 32);
+}
+
+}  // namespace
+
+std::vector<Fault> faults() {
+  using emu::Order, emu::Streams;
+  const Mode reverse{Order::reverse}, lazy{Order::forward, Streams::lazy}, guard{Order::forward, Streams::eager, true};
+  const auto rotated = [](int i) { return static_cast<float>((i + 40) % 128); };
+  const auto mirrored = [](int i) { return 3 * static_cast<float>(127 - i) + 3; };
+  const auto swapped = [](int i) { return static_cast<float>(i ^ 1); };
+  const std::string asan = "AddressSanitizer", tsan = "ThreadSanitizer", ubsan = "runtime error", emu = "emu: ERROR";
+  return {
+      {"a read of shared memory before a barrier", mapped(128, read_after_write, rotated), "wrong", "wrong", tsan},
+      {"a write to shared memory before a barrier", mapped(128, write_after_read, mirrored), "wrong", "wrong", tsan},
+      {"a read before __syncwarp", mapped(32, within_a_warp, swapped), "wrong", "wrong", tsan},
+      {"two blocks that write to one place", ones(32, 2, 32, between_blocks), "", "", tsan},
+      {"a read beyond shared memory", ones(32, 1, 32, outside_shared), "", asan, ""},
+      {"a write beyond global memory", ones(100, 1, 128, outside_global, 100), "signal", asan, "", guard},
+      {"a read of uninitialized shared memory", ones(64, 1, 64, uninitialized_shared), "wrong", "wrong", "wrong"},
+      {"a read of uninitialized global memory", uninitialized_global, "wrong", "wrong", "wrong"},
+      {"a barrier in two places", ones(32, 1, 32, divergent_barrier), emu, emu, emu},
+      {"an exit before a barrier", ones(20, 1, 32, exit_before_barrier, 20), emu, emu, emu, reverse},
+      {"a shuffle of half a warp", ones(32, 1, 32, shuffle_of_some), emu, emu, emu},
+      {"an int that overflows", ones(1, 1, 1, overflow, 0x30000000), "", ubsan, ""},
+      {"a stream that does not wait for an event", missing_event, "wrong", "wrong", "wrong", lazy},
+      {"a read by the host that does not wait", early_read, "wrong", "wrong", "wrong", lazy},
+      {"a host pointer as an argument", host_pointer, emu, emu, emu},
+      {"a read of device memory by the host", host_access, "signal", "signal", "", guard},
+      {"more shared memory than was asked for", too_much_shared, "invalid argument", "invalid argument",
+       "invalid argument"},
+  };
+}
+
+}  // namespace grt::test
