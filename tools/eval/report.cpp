@@ -69,6 +69,7 @@ std::string way(const TaskRun& run) { return run.exit ? text_of(*run.exit) : std
 std::map<KvStrategy, double> kept_at_half(std::span<const TaskResult> tasks, const LanguageModel& model) {
   std::map<KvStrategy, double> kept;
   const int full = model.depths().full;
+  if (full < 2) return kept;
   for (const TaskRun& run : tasks[0].runs) {
     const auto all = find_run(tasks[0].runs, run.kv, full), half = find_run(tasks[0].runs, run.kv, full / 2);
     if (all && half && average_of_run(tasks, *all) > 0)
