@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/dtype.h"
+
 namespace grt {
 
 struct Kernels;  // ops/kernels.h; core only carries the reference
@@ -52,6 +54,12 @@ class Device {
   std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;
 };
 
-std::unique_ptr<Device> open_cpu();  // ops/cpu/device.cpp
+// The CPU. The factors of the products of f32 tensors (linear layers and the head; not those inside attention) are
+// rounded to bf16 if `products` says so, and summed in f32; tensors, gradients and everything else stay f32.
+std::unique_ptr<Device> open_cpu(DType products = DType::f32);  // ops/cpu/host/device.cpp
+
+// The instruction set that the CPU computes with: the best that program and machine have, or a lower one that the
+// environment's GRT_ISA names ("portable", "avx2", "avx512", "avx512bf16"). Throws Error for any other.
+std::string cpu_level();
 
 }  // namespace grt

@@ -74,6 +74,11 @@ struct Kernels {
   // columns of y (M, N) = op(a) (M, K) op(b) (K, N), + bias (N) if given.
   virtual void matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) = 0;
 
+  // From hold() to let_go() the values in `weights` stand still: what a kernel derives from them it may keep till then.
+  // A hold inside another takes its place.
+  virtual void hold(const Tensor& weights) { static_cast<void>(weights); }
+  virtual void let_go() {}
+
   // --- reductions ---
   virtual void sum_rows(const Into& y, const Tensor& x) = 0;            // y (C) = sum over rows of x (R, C)
   virtual void sum(const Into& y, const Tensor& x, double factor) = 0;  // y (1) = factor * sum of x, added in f64

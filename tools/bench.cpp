@@ -103,7 +103,9 @@ int run(int argc, char** argv) {
   if (!flags.parse(argc, argv)) return 0;
   check_options(options);
 
-  const std::unique_ptr<Device> device = DeviceConfig{.threads = options.threads, .cpu_alone = true}.open();
+  const std::string dtype = options.on_request ? options.dtypes[0] : "f32";
+  const std::unique_ptr<Device> device =
+      DeviceConfig{.dtype = dtype, .threads = options.threads, .cpu_alone = true}.open();
   const ModelBench models{options.models, options.batch_size, options.tokens, options.context_length.value_or(0),
                           options.rounds};
   const StepShape shape{options.batch_size, options.context_length.value_or(0), options.recompute};

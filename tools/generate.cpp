@@ -299,6 +299,7 @@ int run(int argc, char** argv) {
   GenerateOptions generation = generation_options(options, sampling);
 
   const std::unique_ptr<Device> device = device_flags.open();
+  fmt::print(stderr, "{}", device_flags.notice());
   const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
   const Prompts prompts = prompts_of(options, model->config());
   if (options.score_ids) {

@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build make   # make: for those who have no ninja, and for the test of that
   libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev
   openmpi-bin libopenmpi-dev   # several processes: without them one process trains as well as ever
-  libeigen3-dev                # the tools alone: singular values
+  libeigen3-dev                # the product for CPUs without AVX2; singular values
   doctest-dev locales          # the tests alone
   python3                      # the demo: the text, the n-gram baselines, the picture
 )

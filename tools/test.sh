@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and tests everything: the release build, the build with sanitizers, the build for any x86-64 CPU, the
-# installed library used by another program, and the source archive. Goes on after a failure, and counts.
+# Builds and tests everything: the release build, its lower instruction sets, the build with sanitizers, the installed
+# library used by another program, and the source archive. Goes on after a failure, and counts.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -83,13 +83,6 @@ sanitizers() {
     UBSAN_OPTIONS=print_stacktrace=1 run_ctest build/test-asan
 }
 
-portable() {
-  heading "Portable build: any x86-64 CPU, the tests of the library"
-  check "the portable build compiles" configure_and_build . build/test-portable grt_tests -G Ninja \
-    -DCMAKE_BUILD_TYPE=Release -DGRT_MARCH=x86-64 -DGRT_TOOLS=OFF -DGRT_CUDA=OFF &&
-    run_ctest build/test-portable --exclude-regex '^(tools|floors|cuda.*)$'
-}
-
 # The library is loaded, with all that it links, and says why it can do nothing. Where there is a driver it may work.
 starts_without_driver() {  # starts_without_driver LIBRARY
   local said
@@ -108,6 +101,16 @@ cuda() {
   fi
   check "the CUDA backend loads and says that there is no driver" \
     starts_without_driver "$root/build/test-release/bin/libgrt_cuda.so"
+}
+
+# Slower instruction sets that this machine has too: the tests of the library, in the release build.
+lower_levels() {
+  local level
+  for level in portable avx2 avx512; do
+    if ! GRT_ISA=$level build/test-release/bin/grt_tests --count > /dev/null 2>&1; then continue; fi
+    heading "The library at the level $level"
+    GRT_ISA=$level run_ctest build/test-release --exclude-regex '^(tools|floors|launch|ranks.*|cuda.*)$'
+  done
 }
 
 every_binary_starts() {  # every_binary_starts DIRECTORY
@@ -159,7 +162,7 @@ release || true
 if ! $fast; then
   cuda || true
   sanitizers || true
-  portable || true
+  lower_levels || true
   installation || true
   source_archive || true
 fi

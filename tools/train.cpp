@@ -186,6 +186,7 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
     apply_recipe(run.config, flags);
   std::string why_cpu;
   const std::unique_ptr<Device> device = run.device.open(comm, &why_cpu);  // outlives every tensor
+  fmt::print(stderr, "{}", run.device.notice());
   const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
   if (run.config.resume) check_same_model(run, *model);

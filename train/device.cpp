@@ -28,6 +28,7 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
   const std::optional<int> ordinal = ordinal_of(device);
   check(device == "auto" || device == "cpu" || ordinal, "--device: must be auto, cpu, cuda or cuda:N, not \"{}\"",
         device);
+  check(dtype == "f32" || dtype == "bf16" || dtype == "f64", "--dtype: must be f32, bf16 or f64, not \"{}\"", dtype);
   if (threads) {
     check(1 <= *threads && *threads <= 1024, "--threads: must be 1..1024, not {}", *threads);
     set_thread_count(*threads);
@@ -37,26 +38,27 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
   if (ordinal) {
     check(!cpu_alone, "--device {}: what this program does is done on the CPU alone", device);
     check(comm.size() == 1, "--device {}: several ranks compute on the CPU alone", device);
-    check(type() == DType::f32, "--dtype: {} is computed on the CPU alone, not with --device {}", dtype, device);
+    check(dtype == "f32", "--dtype: {} is computed on the CPU alone, not with --device {}", dtype, device);
     const std::string reason = cuda_unavailable();
     check(reason.empty(), "--device {}: {}", device, reason);
     return open_cuda(*ordinal);
   }
   std::string reason;
   if (device == "auto" && !cpu_alone) {
-    reason = comm.size() > 1        ? "several ranks compute on the CPU alone"
-             : type() == DType::f32 ? cuda_unavailable()
-                                    : dtype + " is computed on the CPU alone";
+    reason = comm.size() > 1  ? "several ranks compute on the CPU alone"
+             : dtype == "f32" ? cuda_unavailable()
+                              : dtype + " is computed on the CPU alone";
     if (reason.empty()) return open_cuda(0);
   }
   if (why_cpu) *why_cpu = reason;
-  return open_cpu();
+  return open_cpu(dtype == "bf16" ? DType::bf16 : DType::f32);
 }
 
-DType DeviceConfig::type() const {
-  if (dtype == "f32") return DType::f32;
-  check(dtype == "f64", "--dtype: must be f32 or f64, not \"{}\"", dtype);
-  return DType::f64;
+DType DeviceConfig::type() const { return dtype == "f64" ? DType::f64 : DType::f32; }
+
+std::string DeviceConfig::notice() const {
+  if (dtype != "bf16" || cpu_level() == "avx512bf16") return "";
+  return "note: --dtype bf16 is emulated, no faster than f32: " + cpu_level() + " has no instruction for it\n";
 }
 
 }  // namespace grt

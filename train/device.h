@@ -20,14 +20,15 @@ struct DeviceConfig {
   template <class V>
   void fields(V&& v) {
     v("device", device, "auto (a GPU where one can be used), cpu, cuda or cuda:N");
-    v("dtype", dtype, "f32, or f64 for reference, on the CPU alone");
+    v("dtype", dtype, "f32; on the CPU alone bf16: products of bf16 factors, all else f32; and f64: for reference");
     v("threads", threads, "CPU threads (default: the CPUs this process may use, shared with the other ranks on them)");
   }
 
   // Also sets the number of threads. Throws Error naming the flag. `why_cpu`, if given, becomes why auto took the CPU.
   // Called by all ranks.
   std::unique_ptr<Device> open(Comm& comm = alone(), std::string* why_cpu = nullptr) const;
-  DType type() const;
+  DType type() const;          // of tensors; bf16 is a matter of products alone
+  std::string notice() const;  // a line that says so if bf16 is emulated; else empty
 };
 
 }  // namespace grt

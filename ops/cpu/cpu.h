@@ -5,7 +5,11 @@
 
 namespace grt::cpu {
 
-struct CpuKernels final : Kernels {
+class CpuKernels final : public Kernels {
+ public:
+  // `products` of f32 tensors (matmul) are computed in f32 or bf16 (format.h); all else is as stored.
+  explicit CpuKernels(DType products) : products_(products) {}
+
   // elementwise.cpp
   void add(const Into&, const Tensor&, const Tensor&) override;
   void copy(const Into&, const Tensor&) override;
@@ -65,6 +69,9 @@ struct CpuKernels final : Kernels {
   void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override;
   // optim.cpp
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
+
+ private:
+  const DType products_;
 };
 
 }  // namespace grt::cpu

@@ -26,9 +26,10 @@ Matrix<T> matrix_of(const Factor& factor) {
 
 void CpuKernels::matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) {
   if (!y) return;
-  visit_real(y.to.dtype(), [&]<class T>() {
+  visit_format(y.to.dtype(), products_, [&]<class F>() {
+    using T = Real<F>;
     const Matrix<T> left = matrix_of<T>(a), right = matrix_of<T>(b);
-    gemm<T>(left.rows, right.columns, left.columns, left.view, right.view, y.to.data<T>() + columns.begin,
+    gemm<F>(left.rows, right.columns, left.columns, left.view, right.view, y.to.data<T>() + columns.begin,
             y.to.shape().last(), y.add, bias ? bias.data<T>() : nullptr);
   });
 }

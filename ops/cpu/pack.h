@@ -1,43 +1,17 @@
-// Packing for ops/cpu/gemm.cpp: panels of a matrix copied to the order in which the innermost loop reads them, and the
-// memory they lie in. A panel holds W "lanes" (rows of A or columns of B) k-major: element (lane, k) at k * W + lane.
+// Packing for ops/cpu/gemm.cpp: panels of a matrix copied to the order in which the innermost loop reads them, in one
+// of the formats of format.h. A panel holds W "lanes" (rows of A or columns of B) k-major: element (lane, step) at
+// step * W + lane.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
-#include "ops/cpu/simd.h"
+#include "ops/cpu/format.h"
+#include "ops/cpu/host/scratch.h"
 
 namespace grt::cpu {
-
-// Memory that grows when more is asked for and is otherwise reused; backed by huge pages where the system has them.
-class Scratch {
- public:
-  Scratch() = default;
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // `count` elements, aligned to a page. What an earlier call returned is no longer valid.
-  template <class T>
-  T* get(std::int64_t count) {
-    return static_cast<T*>(grown(static_cast<std::size_t>(count) * sizeof(T)));
-  }
-
- private:
-  void* grown(std::size_t bytes);
-
-  void* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-// A vector of exactly W elements.
-template <class T, int W>
-struct ShortVecOf {
-  typedef T type __attribute__((vector_size(W * sizeof(T))));
-};
-template <class T, int W>
-using ShortVec = typename ShortVecOf<T, W>::type;
 
 // a0 b0 a1 b1 ...: the first (Half = 0) or second (Half = 1) halves of a and b interleaved.
 template <int Half, class V, std::size_t... I>
@@ -63,51 +37,135 @@ inline void transpose(ShortVec<T, W> (&r)[W]) {
   }
 }
 
-// dst[k * W + lane] = src[lane * lane_stride + k], lane < W, k < depth; lanes from n on repeat lane n - 1.
-template <class T, int W>
-void pack_transposed(const T* src, std::int64_t lane_stride, int n, std::int64_t depth, T* dst) {
-  constexpr int kSide = std::min(W, kLanes<T>);
-  static_assert(W % kSide == 0);
-  if (depth < kSide) {
-    for (std::int64_t k = 0; k < depth; ++k)
-      for (int lane = 0; lane < W; ++lane) dst[k * W + lane] = src[std::min(lane, n - 1) * lane_stride + k];
-    return;
+// S elements from values that follow each other in k.
+template <class F, int S>
+inline ShortVec<Element<F>, S> elements_along(const Real<F>* src) {
+  ShortVec<Real<F>, S> values[Format<F>::kDepth];
+  std::memcpy(values, src, sizeof values);
+  if constexpr (Format<F>::kDepth == 1) {
+    return values[0];
+  } else {
+    return narrow<S>(values[0], values[1]);
   }
+}
+
+// One element, of the first `count` <= Format<F>::kDepth steps in k.
+template <class F>
+inline Element<F> element(const Real<F>* src, std::int64_t k_stride, std::int64_t count) {
+  if constexpr (Format<F>::kDepth == 1) {
+    return *src;
+  } else {
+    return bf16_pair(*src, count > 1 ? src[k_stride] : 0.0f);
+  }
+}
+
+// Lanes whose elements lie k after k; those from n on repeat lane n - 1.
+template <class F, int W>
+void pack_transposed(const Real<F>* src, std::int64_t lane_stride, int n, std::int64_t depth, Element<F>* dst) {
+  constexpr int kSide = std::min(W, kLanes<Element<F>>);
+  static_assert(W % kSide == 0);
+  const std::int64_t whole = depth / Format<F>::kDepth;
+  const auto at = [&](int lane, std::int64_t step) {
+    return src + std::min(lane, n - 1) * lane_stride + step * Format<F>::kDepth;
+  };
+  for (std::int64_t step = whole < kSide ? 0 : whole; step < elements<F>(depth); ++step)
+    for (int lane = 0; lane < W; ++lane)
+      dst[step * W + lane] = element<F>(at(lane, step), 1, depth - step * Format<F>::kDepth);
+  if (whole < kSide) return;
   for (int lane = 0; lane < W; lane += kSide) {
-    const T* rows[kSide];
-    for (int i = 0; i < kSide; ++i) rows[i] = src + std::min(lane + i, n - 1) * lane_stride;
-    for (std::int64_t next = 0; next < depth; next += kSide) {
-      const std::int64_t k = std::min(next, depth - kSide);  // the last block may overlap the one before
-      ShortVec<T, kSide> r[kSide];
+    const Real<F>* rows[kSide];
+    for (int i = 0; i < kSide; ++i) rows[i] = at(lane + i, 0);
+    for (std::int64_t next = 0; next < whole; next += kSide) {
+      const std::int64_t step = std::min(next, whole - kSide);  // the last block may overlap the one before
+      ShortVec<Element<F>, kSide> r[kSide];
 #pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) std::memcpy(&r[i], rows[i] + k, sizeof r[i]);
-      transpose<T, kSide>(r);
+      for (int i = 0; i < kSide; ++i) r[i] = elements_along<F, kSide>(rows[i] + step * Format<F>::kDepth);
+      transpose<Element<F>, kSide>(r);
 #pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) std::memcpy(dst + (k + i) * W + lane, &r[i], sizeof r[i]);
+      for (int i = 0; i < kSide; ++i) std::memcpy(dst + (step + i) * W + lane, &r[i], sizeof r[i]);
     }
   }
 }
 
-// dst[k * W + lane] = src[lane + k * k_stride], lane < n, k < depth; lanes from n on are zero.
-template <class T, int W>
-void pack_straight(const T* src, std::int64_t k_stride, int n, std::int64_t depth, T* dst) {
-  for (std::int64_t k = 0; k < depth; ++k, src += k_stride, dst += W) {
+// The first (Half = 0) or second half of the elements of v, each followed by its partner of the other half.
+template <class V, std::size_t... I>
+inline V pair_halves(V v, std::index_sequence<I...>) {
+  constexpr int kHalf = sizeof...(I) / 2;
+  return __builtin_shufflevector(v, v, (static_cast<int>(I) % 2 * kHalf + static_cast<int>(I) / 2)...);
+}
+
+// S elements of lanes that lie side by side, of the first `count` <= Format<F>::kDepth steps in k.
+template <class F, int S>
+inline ShortVec<Element<F>, S> elements_across(const Real<F>* src, std::int64_t k_stride, std::int64_t count) {
+  ShortVec<Real<F>, S> first, second{};
+  std::memcpy(&first, src, sizeof first);
+  if constexpr (Format<F>::kDepth == 1) {
+    return first;
+  } else {
+    if (count > 1) std::memcpy(&second, src + k_stride, sizeof second);
+    using Halves = ShortVec<std::uint16_t, 2 * S>;
+    const auto halves = std::bit_cast<Halves>(narrow<S>(first, second));
+    return std::bit_cast<ShortVec<std::uint32_t, S>>(pair_halves(halves, std::make_index_sequence<2 * S>{}));
+  }
+}
+
+// Lanes that lie side by side; those from n on are zero.
+template <class F, int W>
+void pack_straight(const Real<F>* src, std::int64_t k_stride, int n, std::int64_t depth, Element<F>* dst) {
+  constexpr int kSide = std::min(W, kLanes<Element<F>>);
+  for (std::int64_t k = 0; k < depth; k += Format<F>::kDepth, src += Format<F>::kDepth * k_stride, dst += W) {
     if (n == W) {
-      std::memcpy(dst, src, W * sizeof(T));
+#pragma GCC unroll 4
+      for (int lane = 0; lane < W; lane += kSide) {
+        const auto e = elements_across<F, kSide>(src + lane, k_stride, depth - k);
+        std::memcpy(dst + lane, &e, sizeof e);
+      }
     } else {
-      for (int lane = 0; lane < W; ++lane) dst[lane] = lane < n ? src[lane] : T(0);
+      for (int lane = 0; lane < W; ++lane)
+        dst[lane] = lane < n ? element<F>(src + lane, k_stride, depth - k) : Element<F>(0);
     }
   }
+}
+
+// Turns an exact panel of W lanes into a rounded one.
+template <int W>
+void round_panel(std::int64_t depth, float* panel) {
+  for_vectors<float>(depth * W, [&](std::int64_t i, int count) {
+    store_part(panel + i, rounded(load_part(panel + i, count)), count);
+  });
+  for (std::int64_t k = 0; k + 1 < depth; k += 2, panel += 2 * W) std::swap_ranges(panel, panel + W, panel + W);
 }
 
 // A panel of n <= W lanes. One of the two strides is 1.
-template <class T, int W>
-void pack(const T* src, std::int64_t lane_stride, std::int64_t k_stride, int n, std::int64_t depth, T* dst) {
+template <class F, int W>
+void pack(const Real<F>* src, std::int64_t lane_stride, std::int64_t k_stride, int n, std::int64_t depth,
+          Element<F>* dst) {
   if (lane_stride == 1) {
-    pack_straight<T, W>(src, k_stride, n, depth, dst);
+    pack_straight<F, W>(src, k_stride, n, depth, dst);
   } else {
-    pack_transposed<T, W>(src, lane_stride, n, depth, dst);
+    pack_transposed<F, W>(src, lane_stride, n, depth, dst);
   }
+  if constexpr (Format<F>::kSwapped) round_panel<W>(depth, dst);
+}
+
+// Rows of A whose elements lie side by side, as panels of W rows: all at once, since their rows share cache lines.
+// Packs as many as fill whole vectors, and returns that number.
+template <class F, int W>
+std::int64_t pack_side_by_side(const Real<F>* src, std::int64_t k_stride, std::int64_t rows, std::int64_t depth,
+                               Element<F>* dst) {
+  constexpr int kSide = std::max(W, kLanes<Element<F>>), kPanels = kSide / W;
+  const std::int64_t whole = rows / kSide * kSide, steps = elements<F>(depth);
+  for (std::int64_t step = 0; step < steps; ++step)
+    for (std::int64_t i = 0; i < whole; i += kSide) {
+      const auto e = elements_across<F, kSide>(src + i + step * Format<F>::kDepth * k_stride, k_stride,
+                                               depth - step * Format<F>::kDepth);
+      for (int panel = 0; panel < kPanels; ++panel)
+        std::memcpy(dst + (i + panel * W) * steps + step * W,
+                    reinterpret_cast<const char*>(&e) + panel * W * sizeof e[0], W * sizeof e[0]);
+    }
+  if constexpr (Format<F>::kSwapped)
+    for (std::int64_t i = 0; i < whole; i += W) round_panel<W>(depth, dst + i * steps);
+  return whole;
 }
 
 }  // namespace grt::cpu

@@ -1,15 +1,14 @@
-// Portable vectors: GCC's vector extension at the width this file is compiled for (64 bytes with AVX-512, 32 with AVX,
-// 16 otherwise). Arithmetic is written with + - * / and comparisons on Vec<T>; a multiply-add is fused by the compiler.
-// For ops/cpu/ alone: the names of these functions do not tell the width, so whatever includes this must be compiled
-// for the same instruction set.
+// Portable vectors: GCC's vector extension at the width of this level's registers. Arithmetic is written with + - * /
+// and comparisons on Vec<T>; a multiply-add is fused by the compiler. For ops/cpu/ alone: everything in here belongs to
+// the instruction set that it is compiled for (isa.h).
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-namespace grt::cpu {
+#include "ops/cpu/isa.h"
 
-inline constexpr int kVectorBytes = __BIGGEST_ALIGNMENT__;
+namespace grt::cpu {
 
 template <class T>
 struct VecOf {
@@ -20,6 +19,14 @@ using Vec = typename VecOf<T>::type;
 
 template <class T>
 inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+
+// A vector of exactly W elements.
+template <class T, int W>
+struct ShortVecOf {
+  typedef T type __attribute__((vector_size(W * sizeof(T))));
+};
+template <class T, int W>
+using ShortVec = typename ShortVecOf<T, W>::type;
 
 template <class T>
 inline Vec<T> load(const T* p) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cpu/simd.h"
+#include "ops/cpu/format.h"
 
 namespace grt::cpu {
 
@@ -14,8 +14,8 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1
 
 // kRows rows of C by kVectors vectors are held in registers. They, one row of B and one element of A must fit: there
 // are 32 registers with AVX-512, 16 otherwise; without AVX a product needs one more.
-inline constexpr int kRows = kVectorBytes == 64 ? 8 : 4;
-inline constexpr int kVectors = kVectorBytes == 16 ? 2 : 3;
+inline constexpr int kRows = kWide ? 8 : 4;
+inline constexpr int kVectors = kIsa == Isa::portable ? 2 : 3;
 
 // Where a product goes: columns and rows of C, and what is added there first.
 template <class T>
@@ -32,17 +32,19 @@ struct Output {
   Output pass(std::int64_t k) const { return {c, ldc, add || k > 0, k == 0 ? bias : nullptr}; }
 };
 
-// R rows by V vectors of C. a: a packed panel of R rows; b: rows of V vectors, ldb elements apart.
-template <class T, int R, int V>
-inline void multiply_tile(std::int64_t depth, const T* a, const T* b, std::int64_t ldb, const Output<T>& out) {
+// R rows by V vectors of C, `steps` panel elements deep. a: a packed panel of R rows; b: rows of V vectors, ldb
+// elements apart.
+template <class F, int R, int V, class T = Real<F>>
+inline void multiply_tile(std::int64_t steps, const Element<F>* a, const Element<F>* b, std::int64_t ldb,
+                          const Output<T>& out) {
   constexpr int kLane = kLanes<T>;
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) __builtin_prefetch(out.c + i * out.ldc + v * kLane, 1);
   Vec<T> sum[R][V] = {};
-  for (std::int64_t k = 0; k < depth; ++k, a += R, b += ldb) {
-    Vec<T> row[V];
+  for (std::int64_t k = 0; k < steps; ++k, a += R, b += ldb) {
+    Vec<Element<F>> row[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
       row[v] = load(b + v * kLane);
@@ -51,7 +53,7 @@ inline void multiply_tile(std::int64_t depth, const T* a, const T* b, std::int64
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) sum[i][v] += row[v] * a[i];
+      for (int v = 0; v < V; ++v) sum[i][v] = Format<F>::multiply_add(sum[i][v], row[v], a[i]);
   }
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i)
@@ -77,13 +79,13 @@ void write_part(const T* tile, int width, int rows, int columns, const Output<T>
     }
 }
 
-template <class T, int R, int V>
-void multiply_part(std::int64_t depth, const T* a, const T* b, std::int64_t ldb, int rows, int columns,
-                   const Output<T>& out) {
+template <class F, int R, int V, class T = Real<F>>
+void multiply_part(std::int64_t steps, const Element<F>* a, const Element<F>* b, std::int64_t ldb, int rows,
+                   int columns, const Output<T>& out) {
   constexpr int kWidth = V * kLanes<T>;
-  if (rows == R && columns == kWidth) return multiply_tile<T, R, V>(depth, a, b, ldb, out);
+  if (rows == R && columns == kWidth) return multiply_tile<F, R, V>(steps, a, b, ldb, out);
   alignas(kVectorBytes) T tile[R * kWidth];
-  multiply_tile<T, R, V>(depth, a, b, ldb, {tile, kWidth, false, nullptr});
+  multiply_tile<F, R, V>(steps, a, b, ldb, Output<T>{tile, kWidth, false, nullptr});
   write_part(tile, kWidth, rows, columns, out);
 }
 

@@ -9,9 +9,10 @@
 
 namespace grt::test {
 
-inline std::unique_ptr<LanguageModel> build(const Json& json, DType dtype, std::uint64_t seed = 5) {
+inline std::unique_ptr<LanguageModel> build(const Json& json, DType dtype, std::uint64_t seed = 5,
+                                            Device& device = cpu()) {
   auto model = make_model(json, "test");
-  model->params().allocate(cpu(), dtype);
+  model->params().allocate(device, dtype);
   model->params().allocate_gradients();
   model->params().initialize(seed);
   return model;

@@ -1,22 +1,23 @@
-// The matrix products against Eigen in f64: transposes, accumulation, bias, column ranges, odd sizes, empty sums, and
-// the promises that neither the number of threads nor the number of rows changes a bit.
-#include "ops/cpu/gemm.h"
-
+// The matrix products of every level that this machine runs, against Eigen in f64: transposes, accumulation, bias,
+// column ranges, odd sizes, empty sums, bf16, and the promises that neither the number of threads nor the number of
+// rows changes a bit.
 #include <Eigen/Core>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "core/threads.h"
-#include "ops/cpu/cpu.h"
+#include "ops/cpu/host/level.h"
 #include "tests/support.h"
 
 namespace grt {
 namespace {
 
-using cpu::Strided;
 using std::int64_t;
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -31,29 +32,43 @@ struct Form {
 // Each of the sixteen forms, numbered.
 Form form_of(int i) { return {(i & 1) != 0, (i & 2) != 0, (i & 4) != 0, (i & 8) != 0}; }
 
+// Calls f(kernels) for every level that runs here.
+template <class F>
+void for_levels(DType products, F&& f) {
+  for (const cpu::Isa isa : cpu::built()) {
+    if (!cpu::runs_here(isa)) continue;
+    INFO("level ", cpu::name_of(isa), ", products in ", name_of(products));
+    f(*cpu::level_of(isa).kernels(products));
+  }
+}
+
 // A matrix inside a wider one, `left` columns in; the rest is NaN, so that a stray read shows.
 template <class T>
 struct Padded {
-  int64_t rows, columns, stride, left;
-  std::vector<T> storage;
+  int64_t rows, columns, left;
+  Tensor storage;
 
   Padded(int64_t r, int64_t c, unsigned site, int64_t pad = 3)
-      : rows(r), columns(c), stride(c + 2 * pad), left(pad), storage(r * stride, std::numeric_limits<T>::quiet_NaN()) {
+      : rows(r), columns(c), left(pad), storage(Tensor::empty({r, c + 2 * pad}, dtype_of<T>(), test::cpu())) {
     static const std::vector<double> random = test::values(test::randn({9973}, 1));
+    fill_nan();
     for (int64_t i = 0; i < r; ++i)
-      for (int64_t j = 0; j < c; ++j)
-        data()[i * stride + j] = static_cast<T>(random[(i * c + j + site * 1999) % random.size()]);
+      for (int64_t j = 0; j < c; ++j) at(i, j) = static_cast<T>(random[(i * c + j + site * 1999) % random.size()]);
   }
-  T* data() { return storage.data() + left; }
-  const T* data() const { return storage.data() + left; }
+  void fill_nan() { std::fill_n(storage.data<T>(), storage.numel(), std::numeric_limits<T>::quiet_NaN()); }
+  T& at(int64_t i, int64_t j) const { return storage.data<T>()[i * storage.dim(1) + left + j]; }
+  Columns range() const { return {left, columns}; }
   Matrix matrix() const {
     Matrix m(rows, columns);
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) m(i, j) = data()[i * stride + j];
+      for (int64_t j = 0; j < columns; ++j) m(i, j) = at(i, j);
     return m;
   }
-  Strided<T> view(bool transposed) const {
-    return transposed ? Strided<T>{data(), 1, stride} : Strided<T>{data(), stride, 1};
+  bool outside_untouched() const {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = -left; j < columns + left; ++j)
+        if ((j < 0 || j >= columns) && !std::isnan(at(i, j))) return false;
+    return true;
   }
 };
 
@@ -67,167 +82,242 @@ struct Product {
       : a(f.a_transposed ? s.k : s.m, f.a_transposed ? s.m : s.k, 1),
         b(f.b_transposed ? s.n : s.k, f.b_transposed ? s.k : s.n, 2),
         c(s.m, s.n, 3),
-        bias(1, s.n, 4),
+        bias(1, s.n, 4, 0),
         form(f),
         size(s) {
-    if (!f.add) c.storage.assign(c.storage.size(), std::numeric_limits<T>::quiet_NaN());
+    if (!f.add) c.fill_nan();
   }
-  Matrix expected() const {
-    Matrix left = a.matrix(), right = b.matrix();
-    if (form.a_transposed) left = left.transpose().eval();
-    if (form.b_transposed) right = right.transpose().eval();
-    Matrix y = left * right;
+  Matrix left() const { return form.a_transposed ? Matrix(a.matrix().transpose()) : a.matrix(); }
+  Matrix right() const { return form.b_transposed ? Matrix(b.matrix().transpose()) : b.matrix(); }
+  // What the product of these factors must come to.
+  Matrix expected(const Matrix& factor, const Matrix& other) const {
+    Matrix y = factor * other;
     if (form.add) y += c.matrix();
     if (form.bias) y.rowwise() += bias.matrix().row(0);
     return y;
   }
-  void run() {
-    cpu::gemm<T>(size.m, size.n, size.k, a.view(form.a_transposed), b.view(form.b_transposed), c.data(), c.stride,
-                 form.add, form.bias ? bias.data() : nullptr);
-  }
-  void run_serial() {
-    cpu::gemm_serial<T>(size.m, size.n, size.k, a.view(form.a_transposed), b.view(form.b_transposed), c.data(),
-                        c.stride, form.add);
+  void run(Kernels& kernels) const {
+    kernels.matmul({c.storage, form.add}, c.range(), {a.storage, form.a_transposed, a.range()},
+                   {b.storage, form.b_transposed, b.range()}, form.bias ? bias.storage.view({size.n}) : Tensor());
   }
 };
 
 // Largest error in units of what rounding k products and a few sums of standard normal values may cost; NaN if any is.
 template <class T>
 double relative_error(const Matrix& y, const Matrix& expected, int64_t k) {
+  if (y.size() == 0) return 0;
   const double unit = std::numeric_limits<T>::epsilon() * static_cast<double>(8 + k);
   const Matrix difference = y - expected;
   return difference.hasNaN() ? difference.sum() : difference.cwiseAbs().maxCoeff() / unit;
 }
 
 template <class T>
-bool outside_untouched(const Padded<T>& c) {
-  for (int64_t i = 0; i < c.rows; ++i)
-    for (int64_t j = 0; j < c.stride; ++j)
-      if ((j < c.left || j >= c.left + c.columns) && !std::isnan(c.storage[i * c.stride + j])) return false;
-  return true;
+void check_form(Kernels& kernels, Size size, int form) {
+  const Product<T> p(size, form_of(form));
+  const Matrix expected = p.expected(p.left(), p.right());
+  p.run(kernels);
+  INFO("m ", size.m, " n ", size.n, " k ", size.k, " form ", form);
+  CHECK(relative_error<T>(p.c.matrix(), expected, size.k) < 8);
+  CHECK(p.c.outside_untouched());
 }
 
 template <class T>
-void check_all_forms(Size size) {
-  for (int i = 0; i < 16; ++i) {
-    Product<T> p(size, form_of(i));
-    const Matrix expected = p.expected();
-    p.run();
-    INFO("m ", size.m, " n ", size.n, " k ", size.k, " form ", i);
-    CHECK(relative_error<T>(p.c.matrix(), expected, size.k) < 8);
-    CHECK(outside_untouched(p.c));
-  }
+void check_all_forms(Kernels& kernels, Size size) {
+  for (int form = 0; form < 16; ++form) check_form<T>(kernels, size, form);
+}
+
+// The nearest value of 8 significant bits, ties to even.
+double bf16(double x) {
+  if (x == 0) return x;
+  const double unit = std::ldexp(1.0, std::ilogb(x) - 7);
+  return std::nearbyint(x / unit) * unit;
+}
+
+// A product in bf16 has the value that the rounded factors have, and so the error that their rounding may cause.
+void check_bf16(Kernels& kernels, Size size, int form) {
+  const Product<float> p(size, form_of(form));
+  const Matrix left = p.left(), right = p.right();
+  const Matrix rounded = p.expected(left.unaryExpr(&bf16), right.unaryExpr(&bf16)), exact = p.expected(left, right);
+  p.run(kernels);
+  const Matrix y = p.c.matrix();
+  INFO("m ", size.m, " n ", size.n, " k ", size.k, " form ", form);
+  CHECK(relative_error<float>(y, rounded, size.k) < 8);
+  CHECK(p.c.outside_untouched());
+  if (y.size() == 0) return;
+  constexpr double kUnit = 0x1p-8;  // relative rounding error of one factor
+  const Matrix bound = (2 * kUnit + kUnit * kUnit) * (left.cwiseAbs() * right.cwiseAbs());
+  CHECK(((y - exact).cwiseAbs() - bound).maxCoeff() < 1e-5 * static_cast<double>(1 + size.k));
 }
 
 template <class T>
-void check_threads(Size size, Form form) {
+void check_threads(Kernels& kernels, Size size, int form) {
   const int before = thread_count();
-  std::vector<std::vector<T>> results;
+  std::vector<Tensor> results;
   for (int threads : {1, 2, 3}) {
     set_thread_count(threads);
-    Product<T> p(size, form);
-    p.run();
+    const Product<T> p(size, form_of(form));
+    p.run(kernels);
     results.push_back(p.c.storage);
   }
   set_thread_count(before);
-  for (const auto& result : {results[1], results[2]})
-    CHECK(std::memcmp(result.data(), results[0].data(), result.size() * sizeof(T)) == 0);
+  CHECK(test::same_bits(results[1], results[0]));
+  CHECK(test::same_bits(results[2], results[0]));
 }
 
 // Rows first..first+m-1 of a product computed alone have the bits they have in the whole product.
 template <class T>
-void check_rows(const Product<T>& whole, int64_t first, int64_t m) {
-  Padded<T> c(m, whole.size.n, 3);
-  const Strided<T> a = whole.a.view(whole.form.a_transposed);
-  cpu::gemm<T>(m, whole.size.n, whole.size.k, {a.data + first * a.row, a.row, a.col},
-               whole.b.view(whole.form.b_transposed), c.data(), c.stride, false, whole.bias.data());
+void check_rows(Kernels& kernels, const Product<T>& whole, int64_t first, int64_t m) {
+  const bool across = whole.form.a_transposed;
+  const Padded<T> c(m, whole.size.n, 3);
+  const Padded<T>& a = whole.a;
+  const Factor left =
+      across ? Factor{a.storage, true, {a.left + first, m}} : Factor{a.storage.rows(first, m), false, a.range()};
+  kernels.matmul({c.storage}, c.range(), left, {whole.b.storage, whole.form.b_transposed, whole.b.range()},
+                 whole.bias.storage.view({whole.size.n}));
   for (int64_t i = 0; i < m; ++i) {
-    INFO("row ", first + i, " of ", m, " rows, b transposed ", whole.form.b_transposed);
-    CHECK(std::memcmp(c.data() + i * c.stride, whole.c.data() + (first + i) * whole.c.stride,
-                      whole.size.n * sizeof(T)) == 0);
+    INFO("row ", first + i, " of ", m, " rows, n ", whole.size.n, " k ", whole.size.k, " a transposed ", across,
+         " b transposed ", whole.form.b_transposed);
+    CHECK(std::memcmp(&c.at(i, 0), &whole.c.at(first + i, 0), whole.size.n * sizeof(T)) == 0);
   }
+}
+
+template <class T>
+void check_any_rows(DType products) {
+  for_levels(products, [](Kernels& kernels) {
+    for (int form : {8, 9, 10, 11})
+      for (Size size : {Size{75, 193, 900}, Size{75, 97, 24}, Size{75, 15, 7}}) {
+        const Product<T> whole(size, form_of(form));
+        whole.run(kernels);
+        for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 16, 31}) check_rows(kernels, whole, m, m);
+      }
+  });
 }
 
 TEST_SUITE("ops") {
   TEST_CASE_TEMPLATE("gemm agrees with Eigen in every form at odd sizes", T, float, double) {
-    const std::array<int64_t, 9> few = {1, 2, 5, 8, 13, 24, 33, 70, 97};
-    for (std::size_t i = 0; i < few.size(); ++i)
-      for (std::size_t j = 0; j < few.size(); ++j) check_all_forms<T>({few[i], few[j], few[(3 * i + 5 * j) % 9]});
-    for (int64_t size = 1; size <= 70; ++size) check_all_forms<T>({size, 71 - size, (size * 29) % 71});
+    constexpr std::array<int64_t, 9> kFew = {1, 2, 5, 8, 13, 24, 33, 70, 97},
+                                     kEdges = {0, 1, 7, 17, 18, 31, 49, 64, 65};
+    for_levels(DType::f32, [&](Kernels& kernels) {
+      for (std::size_t i = 0; i < kFew.size(); ++i)
+        for (std::size_t j = 0; j < kFew.size(); ++j)
+          check_all_forms<T>(kernels, {kFew[i], kFew[j], kFew[(3 * i + 5 * j) % 9]});
+      for (std::size_t i = 0; i < 9 * 9 * 9; ++i)
+        check_form<T>(kernels, {kEdges[i % 9], kEdges[i / 9 % 9], kEdges[i / 81]}, static_cast<int>(7 * i % 16));
+      for (int64_t size = 1; size <= 70; ++size) check_all_forms<T>(kernels, {size, 71 - size, (size * 29) % 71});
+    });
   }
 
   TEST_CASE_TEMPLATE("gemm agrees with Eigen over several passes and tasks", T, float, double) {
-    check_all_forms<T>({257, 257, 257});
-    check_all_forms<T>({97, 130, 1600});
-    check_all_forms<T>({1, 300, 1600});
-    check_all_forms<T>({7, 300, 1600});
+    for_levels(DType::f32, [](Kernels& kernels) {
+      check_all_forms<T>(kernels, {257, 257, 257});
+      check_all_forms<T>(kernels, {97, 130, 1600});
+      check_all_forms<T>(kernels, {1, 300, 1600});
+      check_all_forms<T>(kernels, {7, 300, 1600});
+    });
   }
 
   TEST_CASE("a product wider than one block of packed columns agrees with Eigen") {
-    Product<float> p({20, 9001, 700}, {false, true, true, true});
-    const Matrix expected = p.expected();
-    p.run();
-    CHECK(relative_error<float>(p.c.matrix(), expected, 700) < 8);
+    for_levels(DType::f32, [](Kernels& kernels) { check_form<float>(kernels, {20, 9001, 700}, 14); });
+    for_levels(DType::bf16, [](Kernels& kernels) { check_bf16(kernels, {20, 9001, 1400}, 14); });
   }
 
   TEST_CASE_TEMPLATE("an empty sum is zero or the bias, and nothing is added to C", T, float, double) {
-    check_all_forms<T>({5, 9, 0});
-    check_all_forms<T>({1, 40, 0});
+    for_levels(DType::f32, [](Kernels& kernels) {
+      check_all_forms<T>(kernels, {5, 9, 0});
+      check_all_forms<T>(kernels, {1, 40, 0});
+    });
   }
 
-  TEST_CASE_TEMPLATE("gemm_serial gives the bits of gemm", T, float, double) {
-    for (Size size : {Size{64, 96, 64}, Size{128, 64, 1024}, Size{33, 97, 24}, Size{1, 97, 800}, Size{6, 50, 31}})
-      for (int i = 0; i < 8; ++i) {
-        Product<T> p(size, form_of(i)), q(size, form_of(i));
-        p.run();
-        q.run_serial();
-        CHECK(std::memcmp(p.c.storage.data(), q.c.storage.data(), p.c.storage.size() * sizeof(T)) == 0);
+  TEST_CASE("a product in bf16 is that of rounded factors, within the bound of their rounding") {
+    constexpr std::array<int64_t, 8> kEdges = {0, 1, 7, 17, 18, 31, 49, 64};
+    for_levels(DType::bf16, [&](Kernels& kernels) {
+      for (std::size_t i = 0; i < 8 * 8 * 8; ++i)
+        check_bf16(kernels, {kEdges[i % 8], kEdges[i / 8 % 8], kEdges[i / 64]}, static_cast<int>(7 * i % 16));
+      for (int form = 0; form < 16; ++form) {
+        check_bf16(kernels, {97, 130, 3333}, form);
+        check_bf16(kernels, {3, 300, 3333}, form);
       }
+    });
+  }
+
+  TEST_CASE("bf16 is emulated to the bit") {
+    for (Size size : {Size{70, 97, 331}, Size{9, 33, 64}, Size{200, 50, 17}})
+      for (int form = 0; form < 16; ++form) {
+        std::vector<Tensor> results;
+        for_levels(DType::bf16, [&](Kernels& kernels) {
+          const Product<float> p(size, form_of(form));
+          p.run(kernels);
+          results.push_back(p.c.storage);
+        });
+        for (const Tensor& result : results) CHECK(test::same_bits(result, results[0]));
+      }
+  }
+
+  TEST_CASE("infinities and NaNs stay what they are in bf16") {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    for_levels(DType::bf16, [&](Kernels& kernels) {
+      for (int64_t rows : {3, 40}) {
+        const Product<float> p({rows, 20, 33}, form_of(0));
+        p.a.at(0, 5) = kInfinity;
+        p.a.at(1, 32) = std::bit_cast<float>(0x7fffffffu);  // rounding its bits up would give -0
+        p.run(kernels);
+        CHECK(std::isinf(p.c.at(0, 0)));
+        CHECK(std::isnan(p.c.at(1, 19)));
+        CHECK(std::isfinite(p.c.at(2, 0)));
+      }
+    });
+  }
+
+  TEST_CASE("f64 tensors are multiplied in f64 whatever the products of f32 tensors are") {
+    for_levels(DType::bf16, [](Kernels& kernels) { check_all_forms<double>(kernels, {33, 20, 50}); });
+  }
+
+  TEST_CASE_TEMPLATE("a product inside a chunk of another loop has the same bits", T, float, double) {
+    for (DType products : {DType::f32, DType::bf16})
+      for_levels(products, [](Kernels& kernels) {
+        for (Size size : {Size{64, 96, 64}, Size{128, 64, 1024}, Size{33, 97, 24}, Size{1, 97, 800}, Size{6, 50, 31}})
+          for (int form = 0; form < 8; ++form) {
+            const Product<T> p(size, form_of(form)), q(size, form_of(form)), r(size, form_of(form));
+            p.run(kernels);
+            parallel_for(2, 1, [&](int64_t i, int64_t) { (i == 0 ? q : r).run(kernels); });
+            CHECK(test::same_bits(p.c.storage, q.c.storage));
+            CHECK(test::same_bits(p.c.storage, r.c.storage));
+          }
+      });
   }
 
   TEST_CASE_TEMPLATE("the number of threads changes no bit of a product", T, float, double) {
-    for (int i = 0; i < 16; ++i) {
-      check_threads<T>({131, 193, 900}, form_of(i));
-      check_threads<T>({1, 500, 900}, form_of(i));
-      check_threads<T>({5, 500, 900}, form_of(i));
-    }
+    for (DType products : {DType::f32, DType::bf16})
+      for_levels(products, [](Kernels& kernels) {
+        for (int form = 0; form < 16; ++form) {
+          check_threads<T>(kernels, {131, 193, 900}, form);
+          check_threads<T>(kernels, {1, 500, 900}, form);
+          check_threads<T>(kernels, {5, 500, 900}, form);
+        }
+      });
   }
 
-  TEST_CASE_TEMPLATE("a row of a product has the same bits whatever the number of rows", T, float, double) {
-    for (int i : {8, 9, 10, 11})
-      for (Size size : {Size{75, 193, 900}, Size{75, 97, 24}, Size{75, 15, 7}}) {
-        Product<T> whole(size, form_of(i));
-        whole.run();
-        for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 16, 31}) check_rows(whole, m, m);
-      }
-  }
-
-  TEST_CASE("matmul multiplies column ranges into a column range") {
-    const Tensor a = test::randn({2, 15, 20}, 1), b = test::randn({11, 20}, 2), bias = test::randn({11}, 3);
-    const Tensor y = test::randn({2, 15, 30}, 4), before = y.clone();
-    cpu::CpuKernels().matmul({y, true}, {7, 11}, {a, false, {4, 9}}, {b, true, {5, 9}}, bias);
-    const auto map = [](const Tensor& t) {
-      return Eigen::Map<const Matrix>(t.data<double>(), t.shape().rows(), t.shape().last());
-    };
-    Matrix expected = map(before);
-    expected.middleCols(7, 11) += map(a).middleCols(4, 9) * map(b).middleCols(5, 9).transpose();
-    expected.middleCols(7, 11).rowwise() += map(bias.view({1, 11})).row(0);
-    CHECK((map(y) - expected).cwiseAbs().maxCoeff() < 1e-13);
+  TEST_CASE("a row of a product has the same bits whatever the number of rows") {
+    check_any_rows<float>(DType::f32);
+    check_any_rows<float>(DType::bf16);
+    check_any_rows<double>(DType::f32);
   }
 
   TEST_CASE("matmul multiplies a transposed column range, the last columns when no count is given") {
     const Tensor a = test::randn({15, 20}, 1), b = test::randn({15, 8}, 2), y = test::randn({16, 6}, 3);
-    cpu::CpuKernels().matmul({y, false}, {}, {a, true, {4}}, {b, false, {1, 6}}, {});
     const auto map = [](const Tensor& t) {
       return Eigen::Map<const Matrix>(t.data<double>(), t.shape().rows(), t.shape().last());
     };
     const Matrix expected = map(a).middleCols(4, 16).transpose() * map(b).middleCols(1, 6);
-    CHECK((map(y) - expected).cwiseAbs().maxCoeff() < 1e-13);
+    for_levels(DType::f32, [&](Kernels& kernels) {
+      kernels.matmul({y, false}, {}, {a, true, {4}}, {b, false, {1, 6}}, {});
+      CHECK((map(y) - expected).cwiseAbs().maxCoeff() < 1e-13);
+    });
   }
 
   TEST_CASE("matmul does nothing when its result is not wanted") {
     const Tensor a = test::randn({3, 3}, 1);
-    CHECK_NOTHROW(cpu::CpuKernels().matmul({}, {}, {a}, {a}, {}));
+    for_levels(DType::f32, [&](Kernels& kernels) { CHECK_NOTHROW(kernels.matmul({}, {}, {a}, {a}, {})); });
   }
 }
 

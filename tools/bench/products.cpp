@@ -120,6 +120,7 @@ bool has_product(const RowChoice& choice) {
 }
 
 void bench_gemm(const RowChoice& choice, const std::string& openblas, Device& device, Report& report) {
+  const std::unique_ptr<Device> rounding = open_cpu(DType::bf16);
   const std::unique_ptr<OpenBlas> blas = openblas.empty() ? OpenBlas::find() : OpenBlas::load(openblas);
   if (blas) blas->set_threads(thread_count());
   report.begin("gemm");
@@ -132,14 +133,25 @@ void bench_gemm(const RowChoice& choice, const std::string& openblas, Device& de
       factors.compare_results(device, *blas);
       turns.push_back([&] { return factors.multiply(*blas); });
     }
+    const bool bf16 = report.peak().bf16_flops > 0;
+    if (bf16) turns.push_back([&] { return factors.multiply(*rounding); });
     const std::vector<Timing> times = take_turns(choice.rounds, turns);
     const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+    const double flops = 2 * m * n * k, bytes = sizeof(float) * (m * k + k * n + m * n);
     report.add({.group = "gemm",
                 .name = p.name(),
                 .time = times[0],
-                .flops = 2 * m * n * k,
-                .bytes = sizeof(float) * (m * k + k * n + m * n),
+                .flops = flops,
+                .bytes = bytes,
                 .peers = blas ? std::vector<Peer>{{"OpenBLAS", times[1]}} : std::vector<Peer>{}});
+    if (bf16)
+      report.add({.group = "gemm",
+                  .name = p.name() + " bf16",
+                  .time = times.back(),
+                  .flops = flops,
+                  .bytes = bytes,
+                  .peers = {{"our f32", times[0]}},
+                  .arithmetic = Arithmetic::bf16});
   }
   report.end_comparison();
 }

@@ -1,16 +1,23 @@
-// Scratch memory of the packed products: whole huge pages, so that panels of megabytes cost few TLB entries.
-#include "ops/cpu/pack.h"
+#include "ops/cpu/host/scratch.h"
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <utility>
 
 #include "core/error.h"
 
 namespace grt::cpu {
+namespace {
+
+std::atomic<std::size_t> growths = 0;
+
+}  // namespace
 
 Scratch::~Scratch() { std::free(memory_); }
+
+std::size_t Scratch::system_calls() { return growths.load(std::memory_order_relaxed); }
 
 void* Scratch::grown(std::size_t bytes) {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
@@ -20,6 +27,7 @@ void* Scratch::grown(std::size_t bytes) {
   const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   memory_ = std::aligned_alloc(kHugePage, rounded);
   check(memory_ != nullptr, "matmul: no memory for {} bytes of packed panels", rounded);
+  growths.fetch_add(1, std::memory_order_relaxed);
   bytes_ = rounded;
   madvise(memory_, bytes_, MADV_HUGEPAGE);  // advice only: nothing depends on its success
   return memory_;

@@ -1,19 +1,19 @@
-#include "ops/cpu/peak.h"
+#include "ops/cpu/rates.h"
 
-#include <immintrin.h>
+#include <algorithm>
+#include <vector>
 
 #include "core/threads.h"
-#include "ops/cpu/simd.h"
+#include "ops/cpu/format.h"
 
 namespace grt::cpu {
 namespace {
 
 // Enough independent sums to fill the pipelines (latency times throughput), few enough for 16 registers.
 constexpr int kSums = 12;
-constexpr std::int64_t kRounds = 1 << 19;
 
 // The sums approach 1, so no value grows, vanishes or becomes subnormal.
-float multiply_adds(std::int64_t rounds) {
+float exact_multiply_adds(std::int64_t rounds) {
   Vec<float> sums[kSums];
   for (int k = 0; k < kSums; ++k) sums[k] = broadcast(0.5f + 0.01f * static_cast<float>(k));
   const Vec<float> factor = broadcast(0.999f), term = broadcast(0.001f);
@@ -24,14 +24,14 @@ float multiply_adds(std::int64_t rounds) {
   return sum_of<float>(total);
 }
 
-__attribute__((target("avx512f,avx512bf16"))) float bf16_multiply_adds(std::int64_t rounds) {
-  __m512 sums[kSums] = {};
-  const __m512bh ones = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f803f80));
+float bf16_multiply_adds(std::int64_t rounds) {
+  Vec<float> sums[kSums] = {};
+  const auto factor = broadcast(static_cast<Element<Bf16>>(0x3e803e80u));  // of pairs: 0.25, 0.25
   for (std::int64_t i = 0; i < rounds; ++i)
-#pragma GCC unroll 12
-    for (int k = 0; k < kSums; ++k) sums[k] = _mm512_dpbf16_ps(sums[k], ones, ones);
-  for (int k = 1; k < kSums; ++k) sums[0] += sums[k];
-  return sums[0][0];
+    for (int k = 0; k < kSums; ++k) sums[k] = Format<Bf16>::multiply_add(sums[k], factor, factor[0]);
+  Vec<float> total{};
+  for (const Vec<float>& s : sums) total += s;
+  return sum_of<float>(total);
 }
 
 float sum_of_range(const float* x, std::int64_t n) {
@@ -53,21 +53,17 @@ void keep(float x) {
 
 }  // namespace
 
-double run_multiply_adds() {
-  const std::int64_t chunks = 4 * thread_count();
-  parallel_for(chunks, 1, [&](std::int64_t, std::int64_t) { keep(multiply_adds(kRounds)); });
-  return 2.0 * kSums * kLanes<float> * static_cast<double>(kRounds) * static_cast<double>(chunks);
+double multiply_adds(DType type) {
+  constexpr std::int64_t kRounds = 1 << 19;
+  const bool bf16 = type == DType::bf16;
+  const std::int64_t chunks = 4 * thread_count(), depth = bf16 ? Format<Bf16>::kDepth : 1;
+  parallel_for(chunks, 1, [&](std::int64_t, std::int64_t) {
+    keep(bf16 ? bf16_multiply_adds(kRounds) : exact_multiply_adds(kRounds));
+  });
+  return 2.0 * kSums * kLanes<float> * static_cast<double>(depth * kRounds * chunks);
 }
 
-double run_bf16_multiply_adds() {
-  if (!__builtin_cpu_supports("avx512bf16")) return 0;
-  const std::int64_t chunks = 4 * thread_count();
-  parallel_for(chunks, 1, [&](std::int64_t, std::int64_t) { keep(bf16_multiply_adds(kRounds)); });
-  constexpr int kPairs = 16;  // of a vector of 64 bytes
-  return 4.0 * kSums * kPairs * static_cast<double>(kRounds) * static_cast<double>(chunks);
-}
-
-double run_reads(const Tensor& x) {
+double reads(const Tensor& x) {
   constexpr std::int64_t kChunk = 1 << 20;  // 4 MiB: one sequential stream at a time for each thread
   parallel_for(x.numel(), kChunk,
                [&](std::int64_t begin, std::int64_t end) { keep(sum_of_range(x.data<float>() + begin, end - begin)); });

@@ -1,5 +1,5 @@
 // The memory of packed panels when there is none.
-#include "ops/cpu/pack.h"
+#include "ops/cpu/host/scratch.h"
 
 #include <cstring>
 

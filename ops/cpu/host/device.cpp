@@ -6,7 +6,7 @@
 
 #include "core/device.h"
 #include "core/threads.h"
-#include "ops/cpu/cpu.h"
+#include "ops/cpu/host/level.h"
 
 namespace grt {
 namespace {
@@ -16,9 +16,10 @@ constexpr std::int64_t kBytesPerChunk = 4 << 20;
 
 class CpuDevice final : public Device {
  public:
+  explicit CpuDevice(DType products) : kernels_(cpu::level().kernels(products)) {}
   ~CpuDevice() override { release_idle(); }
-  std::string name() const override { return "cpu"; }
-  Kernels& kernels() override { return kernels_; }
+  std::string name() const override { return "cpu (" + cpu_level() + ")"; }
+  Kernels& kernels() override { return *kernels_; }
   void sync() override {}
 
   // On all threads: the first touch of a page costs more than its content.
@@ -45,11 +46,15 @@ class CpuDevice final : public Device {
   void system_free(void* p, std::size_t) noexcept override { std::free(p); }
 
  private:
-  cpu::CpuKernels kernels_;
+  const std::unique_ptr<Kernels> kernels_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> open_cpu() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> open_cpu(DType products) {
+  check(products == DType::f32 || products == DType::bf16, "open_cpu: products are f32 or bf16, not {}",
+        name_of(products));
+  return std::make_unique<CpuDevice>(products);
+}
 
 }  // namespace grt
