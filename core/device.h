@@ -54,8 +54,9 @@ class Device {
   std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;
 };
 
-// The CPU. The factors of the products of f32 tensors (linear layers and the head; not those inside attention) are
-// rounded to bf16 if `products` says so, and summed in f32; tensors, gradients and everything else stay f32.
+// The CPU. The factors of the products of f32 tensors (linear layers, the head, and those inside attention but for a
+// few queries) are rounded to bf16 if `products` says so, and summed in f32; tensors, gradients and everything else
+// stay f32.
 std::unique_ptr<Device> open_cpu(DType products = DType::f32);  // ops/cpu/host/device.cpp
 
 // The instruction set that the CPU computes with: the best that program and machine have, or a lower one that the

@@ -92,6 +92,8 @@ void check_options(Options& options) {
   check(!options.chosen("growth") || options.models.size() == 1, "growth: takes one --model, not {}",
         options.models.size());
   check_torch_settings(options.torch);
+  for (const std::string& dtype : options.dtypes)
+    check(dtype == "f32" || dtype == "bf16", "--dtype: must be f32 or bf16, not \"{}\"", dtype);
   if (options.json) const FileWriter probe(*options.json);  // fails now and not after the work
 }
 

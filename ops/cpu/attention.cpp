@@ -70,70 +70,71 @@ void attend_one(const Forward<T>& head, std::int64_t i, std::int64_t width, T* s
 }
 
 // Keys and values of one head, up to a position.
-template <class T>
+template <class F>
 struct PackedHead {
-  Panels<T> keys, channels;
+  Panels<Real<F>> keys, channels;
   std::int64_t count;
-  const T *k, *v;
+  const Element<F>*k, *v;
 };
 
-template <class T>
-PackedHead<T> pack_head(Rows<const T> k, Rows<const T> v, std::int64_t count, std::int64_t width) {
+template <class F, class T = Real<F>>
+PackedHead<F> pack_head(const Forward<T>& head, std::int64_t count, std::int64_t width) {
   const Panels<T> keys(count), channels(width);
-  T* const k_to = packed_keys.get<T>(column_room(keys) * width);
-  T* const v_to = packed_values.get<T>(column_room(channels) * count);
-  pack_transposed_columns(keys, k, 0, width, k_to);
-  pack_columns(channels, v, 0, count, v_to);
-  return {keys, channels, count, k_to, v_to};
+  auto* const k = packed_keys.get<Element<F>>(column_room(keys) * elements<F>(width));
+  auto* const v = packed_values.get<Element<F>>(column_room(channels) * elements<F>(count));
+  pack_transposed_columns<F>(keys, head.k, 0, width, k);
+  pack_columns<F>(channels, head.v, 0, count, v);
+  return {keys, channels, count, k, v};
 }
 
 // At most kRows queries from i on, their scores being there: softmax, and the sum of the values that it weighs.
-template <class T>
-void weigh_values(const Forward<T>& head, const PackedHead<T>& packed, std::int64_t i, std::int64_t rows,
+template <class F, class T = Real<F>>
+void weigh_values(const Forward<T>& head, const PackedHead<F>& packed, std::int64_t i, std::int64_t rows,
                   std::int64_t width, T* score, std::int64_t stride) {
-  const std::int64_t steps = std::min(packed.count, i + rows);  // later keys weigh nothing
+  const std::int64_t depth = std::min(packed.count, i + rows);  // later keys weigh nothing
   T inverse[kRows];
   for (std::int64_t r = 0; r < rows; ++r) {
-    const Softmax<T> s = softmax_row(score + r * stride, i + r + 1, steps, 1 / std::sqrt(T(width)));
+    const Softmax<T> s = softmax_row(score + r * stride, i + r + 1, depth, 1 / std::sqrt(T(width)));
     inverse[r] = s.inverse;
     if (head.lse) head.lse[i + r] = s.lse;
   }
-  T* const weights = packed_weights.get<T>(kRows * steps);
-  pack<T, kRows>(score, stride, 1, static_cast<int>(rows), steps, weights);
+  auto* const weights = packed_weights.get<Element<F>>(kRows * elements<F>(depth));
+  pack<F, kRows>(score, stride, 1, static_cast<int>(rows), depth, weights);
   T* const to = head.out.at(i);
   for (std::int64_t p = 0; p < packed.channels.count; ++p) {
     const std::int64_t channel = packed.channels.begin(p);
-    multiply_panel(packed.channels, p, steps, weights, packed.v + channel * packed.count, rows,
-                   Output<T>{to + channel, head.out.stride, false, nullptr});
+    multiply_panel<F>(packed.channels, p, depth, weights, packed.v + channel * elements<F>(packed.count), rows,
+                      Output<T>{to + channel, head.out.stride, false, nullptr});
   }
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < width; ++c) to[r * head.out.stride + c] *= inverse[r];
 }
 
 // The queries of `all`, `size` at a time. `score` has room for `size` rows of padded(all.end).
-template <class T>
+template <class F, class T = Real<F>>
 void attend(const Forward<T>& head, const Block& all, std::int64_t size, T* score) {
   if (all.count() <= kFewQueries) {
     for (std::int64_t i = all.begin; i < all.end; ++i) attend_one(head, i, all.width, score);
     return;
   }
   const std::int64_t stride = padded<T>(all.end), width = all.width;
-  const PackedHead<T> packed = pack_head(head.k, head.v, all.end, width);
+  const PackedHead<F> packed = pack_head<F>(head, all.end, width);
   for (std::int64_t begin = all.begin; begin < all.end; begin += size) {
     const std::int64_t count = std::min(size, all.end - begin);
-    T* const queries = packed_queries.get<T>(row_room(count) * width);
-    pack_rows(head.q, begin, count, width, queries);
-    causal_scores(packed.keys, packed.k, 0, queries, begin, count, width, score, stride);
+    auto* const queries = packed_queries.get<Element<F>>(row_room(count) * elements<F>(width));
+    pack_rows<F>(head.q, begin, count, width, queries);
+    causal_scores<F>(packed.keys, packed.k, 0, queries, begin, count, width, score, stride);
     for (std::int64_t i = 0; i < count; i += kRows)
-      weigh_values(head, packed, begin + i, std::min<std::int64_t>(kRows, count - i), width, score + i * stride,
-                   stride);
+      weigh_values<F>(head, packed, begin + i, std::min<std::int64_t>(kRows, count - i), width, score + i * stride,
+                      stride);
   }
 }
 
 }  // namespace
 
 void CpuKernels::attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, int heads) {
-  visit_real(qkv.dtype(), [&]<class T>() {
+  visit_format(qkv.dtype(), products_, [&]<class F>() {
+    using T = Real<F>;
     const std::int64_t length = out.dim(1), channels = out.dim(2), width = channels / heads, wide = 3 * channels;
     const std::int64_t size = query_block(length), group = size * kGroupBlocks, groups = ceil_div(length, group);
     const std::int64_t jobs = out.dim(0) * heads;
@@ -148,15 +149,16 @@ void CpuKernels::attention(const Tensor& out, const Tensor& lse, const Tensor& q
                             {q, wide},
                             {q + channels, wide},
                             {q + 2 * channels, wide}};
-      attend(head, {begin, std::min(begin + group, length), width}, size,
-             scratch.data<T>() + thread_index() * scratch.dim(1));
+      attend<F>(head, {begin, std::min(begin + group, length), width}, size,
+                scratch.data<T>() + thread_index() * scratch.dim(1));
     });
   });
 }
 
 void CpuKernels::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
                                   std::int64_t past, int heads) {
-  visit_real(qkv.dtype(), [&]<class T>() {
+  visit_format(qkv.dtype(), products_, [&]<class F>() {
+    using T = Real<F>;
     const std::int64_t fresh = out.dim(1), channels = out.dim(2), width = channels / heads, wide = 3 * channels;
     const std::int64_t capacity = keys.dim(2), jobs = out.dim(0) * heads, length = past + fresh;
     const std::int64_t size = query_block(fresh), group = size * kGroupBlocks, groups = ceil_div(fresh, group);
@@ -178,8 +180,8 @@ void CpuKernels::attention_cached(const Tensor& out, const Tensor& keys, const T
                             {qkv.data<T>() + b * fresh * wide + h * width, wide, past},
                             {keys.data<T>() + at, width},
                             {values.data<T>() + at, width}};
-      attend(head, {begin, std::min(begin + group, length), width}, size,
-             scratch.data<T>() + thread_index() * scratch.dim(1));
+      attend<F>(head, {begin, std::min(begin + group, length), width}, size,
+                scratch.data<T>() + thread_index() * scratch.dim(1));
     };
     parallel_for(jobs, 1, [&](std::int64_t job, std::int64_t) {
       append(job);

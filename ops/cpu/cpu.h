@@ -7,7 +7,7 @@ namespace grt::cpu {
 
 class CpuKernels final : public Kernels {
  public:
-  // `products` of f32 tensors (matmul) are computed in f32 or bf16 (format.h); all else is as stored.
+  // `products` of f32 tensors (matmul, attention) are computed in f32 or bf16 (format.h); all else is as stored.
   explicit CpuKernels(DType products) : products_(products) {}
 
   // elementwise.cpp

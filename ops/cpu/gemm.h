@@ -26,7 +26,7 @@ template <class F, class T = Real<F>>
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, Strided<T> a, Strided<T> b, T* c, std::int64_t ldc, bool add,
           const T* bias = nullptr);
 
-// Calls f.operator()<F>() with the format for products of tensors of a type: how matmul picks it.
+// Calls f.operator()<F>() with the format for products of tensors of a type: how matmul and attention pick it.
 template <class Function>
 void visit_format(DType stored, DType products, Function&& f) {
   if (stored == DType::f32 && products == DType::bf16) return f.template operator()<Bf16>();

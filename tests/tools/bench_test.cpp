@@ -47,7 +47,7 @@ Json rows_of(std::vector<std::string> arguments) {
 TEST_SUITE("tools") {
   TEST_CASE("bench measures products and single operations") {
     const Json gemm = rows_of({"gemm", "--filter", "one token c_fc"});
-    REQUIRE(gemm.size() == 2);
+    REQUIRE(gemm.size() >= 2);  // a row in bf16 follows where the CPU has an instruction for it
     CHECK(gemm[0]["name"] == "peak");
     CHECK(gemm[0].contains("gb_per_s"));
     CHECK(gemm[1]["name"] == "one token c_fc NT 1 x 3072 x 768");

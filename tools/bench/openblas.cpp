@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <cstdlib>
 
 #include "core/error.h"
 
@@ -18,18 +17,9 @@ Function symbol(void* library, const char* name, const std::string& file) {
 }
 
 // It stays loaded: its threads cannot be taken back.
-void* open_library(const std::string& file) {
-  if (const std::string core = OpenBlas::best_core(); !core.empty())
-    setenv("OPENBLAS_CORETYPE", core.c_str(), 0);  // read when it is loaded; what the user has set counts
-  return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-}
+void* open_library(const std::string& file) { return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); }
 
 }  // namespace
-
-std::string OpenBlas::best_core() {
-  if (__builtin_cpu_supports("avx512bf16")) return "Cooperlake";
-  return __builtin_cpu_supports("avx512f") ? "SkylakeX" : "";
-}
 
 // Beside our own threads those of OpenMP rest between calls; the threads of the plain build go on turning.
 std::span<const std::string> OpenBlas::debian_builds() {

@@ -24,10 +24,6 @@ class OpenBlas {
 
   static std::span<const std::string> debian_builds();
 
-  // The kernels that suit this CPU's vectors, in the library's words: it takes a CPU that is newer than itself for a
-  // much older one. Empty: what it finds by itself.
-  static std::string best_core();
-
   const std::string& name() const { return name_; }  // its version and how it was built
   void set_threads(int n) const { set_threads_(n); }
   // c (m, n) = op(a) op(b), added to c if `add`.

@@ -7,8 +7,8 @@
 #include <map>
 #include <memory>
 
+#include "core/device.h"
 #include "core/threads.h"
-#include "tools/bench/openblas.h"
 #include "tools/bench/process.h"
 
 namespace grt {
@@ -69,17 +69,14 @@ Participant own_participant(const TrainBench& bench, const std::string& model, c
   return {with_dtype(model, dtype), model, dtype, "", std::move(command), {}};
 }
 
-// What makes PyTorch's CPU build faster: a BLAS whose threads do not fight with OpenMP's, told which kernels this CPU
-// can run if it is newer than the library; memory that is kept between steps, in huge pages; its widest vectors.
+// What makes PyTorch's CPU build faster: a BLAS whose threads do not fight with OpenMP's; memory that is kept between
+// steps, in huge pages; its widest vectors.
 std::vector<std::string> tuned_environment() {
   std::vector<std::string> entries = {
       "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/openblas-openmp",
       "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=8589934592:"
       "glibc.malloc.hugetlb=1"};
-  if (const std::string core = OpenBlas::best_core(); !core.empty()) {
-    entries.push_back("OPENBLAS_CORETYPE=" + core);
-    entries.push_back("ATEN_CPU_CAPABILITY=avx512");
-  }
+  if (cpu_level().starts_with("avx512")) entries.push_back("ATEN_CPU_CAPABILITY=avx512");
   return entries;
 }
 
@@ -128,7 +125,7 @@ Result result_of(const Participant& own, const std::vector<Participant>& all) {
     if (p.model != own.model || &p == &own) continue;
     const bool same_type = !p.own() && p.dtype == own.dtype, exact = p.own() && p.dtype == "f32";
     if (!same_type && !exact) continue;
-    peers.push_back({exact ? "f32" : p.name, p.timing()});
+    peers.push_back({exact ? "our f32" : p.name, p.timing()});
     more["memory_ratio_to_" + peers.back().name] = own.resident() / p.resident();
   }
   return {.group = "train",
