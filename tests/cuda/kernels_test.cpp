@@ -111,7 +111,7 @@ TEST_SUITE("cuda") {
   TEST_CASE("every kernel of the contract has a case, and no case is of another") {
     const std::string contract = read_file(test::fixture("../../ops/kernels.h").string());
     std::set<std::string> functions, cases;
-    const std::regex declaration(R"(virtual [\w:]+ (\w+)\()");
+    const std::regex declaration(R"(virtual [\w:]+ (\w+)\([^;]*\) = 0;)");
     for (std::sregex_iterator i(contract.begin(), contract.end(), declaration), end; i != end; ++i)
       functions.insert((*i)[1]);
     for (const KernelCase& c : test::kernel_cases()) cases.insert(c.function);
