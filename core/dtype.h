@@ -9,19 +9,41 @@
 namespace grt {
 
 // f32 is computed with; f64 serves gradient checks and exact references; bf16 is a storage type; i32 holds token ids.
-enum class DType : std::uint8_t { f32, f64, bf16, i32 };
+// packed_*: weights for inference alone, laid out for products with few rows as the device's Kernels::pack does it: f32
+// or bf16 values, or int8 with one f32 scale for 32 columns of a row.
+enum class DType : std::uint8_t { f32, f64, bf16, i32, packed_f32, packed_bf16, packed_int8 };
 
+constexpr bool is_packed(DType t) {
+  return t == DType::packed_f32 || t == DType::packed_bf16 || t == DType::packed_int8;
+}
+
+// Of an element; of a packed type without its scales.
 constexpr std::size_t size_of(DType t) {
   switch (t) {
     case DType::f64:
       return 8;
     case DType::bf16:
+    case DType::packed_bf16:
       return 2;
+    case DType::packed_int8:
+      return 1;
     case DType::f32:
     case DType::i32:
+    case DType::packed_f32:
       return 4;
   }
   return 0;
+}
+
+// Packed tensors are padded to whole panels of kPanelRows rows by whole runs of kPanelColumns columns.
+inline constexpr std::size_t kPanelRows = 64, kPanelColumns = 32;
+
+// Of a tensor whose last extent is `columns`, and `rows` the product of the others.
+constexpr std::size_t bytes_of(DType t, std::size_t rows, std::size_t columns) {
+  if (!is_packed(t)) return rows * columns * size_of(t);
+  const std::size_t runs = (columns + kPanelColumns - 1) / kPanelColumns * ((rows + kPanelRows - 1) / kPanelRows);
+  const std::size_t scale = t == DType::packed_int8 ? sizeof(float) : 0;
+  return runs * kPanelRows * (kPanelColumns * size_of(t) + scale);
 }
 
 constexpr const char* name_of(DType t) {
@@ -34,6 +56,12 @@ constexpr const char* name_of(DType t) {
       return "bf16";
     case DType::i32:
       return "i32";
+    case DType::packed_f32:
+      return "packed f32";
+    case DType::packed_bf16:
+      return "packed bf16";
+    case DType::packed_int8:
+      return "packed int8";
   }
   return "?";
 }

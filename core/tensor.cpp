@@ -20,6 +20,7 @@ Tensor Tensor::zeros(Shape shape, DType dtype, Device& device) {
 
 Tensor Tensor::view(Shape shape) const {
   check(shape.numel() == numel(), "view: {} has {} elements, {} has {}", shape, shape.numel(), shape_, numel());
+  check(!is_packed(dtype_) || shape == shape_, "view: {} {} has no other shape", name_of(dtype_), shape_);
   Tensor t = *this;
   t.shape_ = shape;
   return t;
@@ -33,9 +34,19 @@ Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const {
 
 Tensor Tensor::range(std::int64_t begin, Shape shape) const {
   check(begin >= 0 && begin + shape.numel() <= numel(), "range: {} from {} on lies outside {}", shape, begin, shape_);
+  check(!is_packed(dtype_), "range: {} {} has no parts", name_of(dtype_), shape_);
   Tensor t = *this;
   t.shape_ = shape;
   t.block_ = std::shared_ptr<void>(block_, static_cast<char*>(block_.get()) + begin * size_of(dtype_));
+  return t;
+}
+
+Tensor Tensor::place(std::int64_t begin, Shape shape, DType dtype) const {
+  Tensor t = range(begin, {});
+  t.shape_ = shape;
+  t.dtype_ = dtype;
+  check(static_cast<std::size_t>(begin) * size_of(dtype_) + t.bytes() <= bytes(),
+        "place: {} {} from {} on lies outside {}", name_of(dtype), shape, begin, shape_);
   return t;
 }
 

@@ -26,7 +26,9 @@ class Tensor {
   Device& device() const { return *device_; }
   std::int64_t dim(int i) const { return shape_[i]; }
   std::int64_t numel() const { return shape_.numel(); }
-  std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
+  std::size_t bytes() const {
+    return bytes_of(dtype_, static_cast<std::size_t>(shape_.rows()), static_cast<std::size_t>(shape_.last()));
+  }
 
   void* raw() const { return block_.get(); }
   template <class T>
@@ -34,11 +36,14 @@ class Tensor {
     return static_cast<T*>(block_.get());
   }
 
+  // Of a packed tensor there are no views but itself.
   Tensor view(Shape shape) const;                             // same elements, other shape; throws unless numel agrees
   Tensor rows(std::int64_t begin, std::int64_t count) const;  // (count, last): rows of the (rows, last) matrix
   Tensor range(std::int64_t begin, Shape shape) const;        // elements from begin on, as `shape`
-  Tensor clone() const;                                       // a copy in memory of its own
-  bool shared() const { return block_.use_count() > 1; }      // does another tensor see this memory?
+  Tensor place(std::int64_t begin, Shape shape,
+               DType dtype) const;                        // another tensor in this memory, from an element on
+  Tensor clone() const;                                   // a copy in memory of its own
+  bool shared() const { return block_.use_count() > 1; }  // does another tensor see this memory?
 
  private:
   std::shared_ptr<void> block_;

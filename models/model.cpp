@@ -18,7 +18,7 @@ constexpr const char* kArchitectures = "dense, grt, poisson, mor, rrt or ouro";
 Var Backbone::embed(const Tensor& tokens, const KvCache* cache) const {
   if (!cache) return embedding(tokens, wte->var, wpe->var);
   const Tensor all =
-      Tensor::empty({tokens.dim(0), tokens.dim(1), config.d_model}, wte->var.value().dtype(), tokens.device());
+      Tensor::empty({tokens.dim(0), tokens.dim(1), config.d_model}, wpe->var.value().dtype(), tokens.device());
   std::int64_t row = 0;
   for (const TokenRun& run : cache->runs()) {
     const Var part = embedding(tokens.range(row, {1, run.count}), wte->var, wpe->var, run.past);

@@ -136,6 +136,10 @@ class LanguageModel {
   KvCache make_cache(std::int64_t batch, std::int64_t capacity, int depth,
                      KvStrategy strategy = KvStrategy::full) const;
 
+  // Before params().allocate(): the matrices of all products, the tied head among them, will be stored as `type`, a
+  // packed one. Such a model is for inference.
+  void pack_weights(DType type) { params_.pack_matrices(type, backbone_->wpe); }
+
   const BackboneConfig& config() const { return backbone_->config; }
   Params& params() { return params_; }
   const Params& params() const { return params_; }

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,9 +26,10 @@ struct Param {
   std::string name;
   Shape shape;
   Init init;
-  std::int64_t used_rows;   // rows from here on are padding and stay zero
-  std::int64_t offset = 0;  // within the flat blocks, in elements
-  Var var = {};             // valid after allocate()
+  std::int64_t used_rows;            // rows from here on are padding and stay zero
+  std::int64_t offset = 0;           // within the flat blocks, in elements; of a packed one, in words of its block
+  Var var = {};                      // valid after allocate()
+  std::optional<DType> packed = {};  // stored by itself, in a type for inference alone
 
   bool decayed() const { return shape.rank() >= 2; }
 };
@@ -40,7 +43,11 @@ class Params {
   // Throws when the name is taken. `used_rows` < 0: all of them. The reference stays valid.
   const Param& declare(std::string name, Shape shape, Init init, std::int64_t used_rows = -1);
 
+  // Before allocate(): matrices of at least a panel's rows will be stored as `type`, a packed one, but for `but`.
+  void pack_matrices(DType type, const Param* but);
   void allocate(Device& device, DType dtype);  // zeros; fill by initialize() or from a checkpoint
+  // Has `write` give the values of one of them; what is packed is written to memory that lives as long as this call.
+  void fill(const Param& p, const std::function<void(const Tensor&)>& write) const;
   // For training: every Var becomes a trained weight, or those whose name begins with `prefix`; the others are
   // constants.
   void allocate_gradients(std::string_view prefix = {});
@@ -60,15 +67,20 @@ class Params {
   };
   const std::vector<Run>& trained() const { return trained_; }
 
-  const Tensor& values() const { return values_; }
+  std::int64_t bytes() const;  // of all values
+
+  const Tensor& values() const { return values_; }  // but the packed ones
   const Tensor& gradients() const { return gradients_; }
   std::int64_t decayed_extent() const { return decayed_extent_; }  // elements of the blocks that decay applies to
   std::int64_t extent() const { return extent_; }                  // elements of the blocks, gaps included
 
  private:
+  void allocate_packed(Device& device);
+
   std::deque<Param> params_;
   std::int64_t extent_ = 0, decayed_extent_ = 0;
   Tensor values_, gradients_;
+  Tensor packed_;  // the packed parameters: one block, whose memory pages are as large as can be
   std::vector<Run> trained_;
 };
 

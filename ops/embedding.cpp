@@ -1,5 +1,6 @@
 // Token and position embedding.
 #include "ops/ops.h"
+#include "ops/pass.h"
 
 namespace grt {
 
@@ -11,8 +12,9 @@ Var embedding(const Tensor& tokens, const Var& wte, const Var& wpe, std::int64_t
   check(wpe.shape().last() == channels, "embedding: wte is {}, wpe {}", wte.shape(), wpe.shape());
   check(first >= 0 && first + time <= wpe.shape()[0], "embedding: positions {}..{} do not fit into wpe {}", first,
         first + time - 1, wpe.shape());
+  check_packed("embedding", wpe, wte, {wte, wpe});
 
-  const Tensor y = Tensor::empty({tokens.dim(0), time, channels}, wte.value().dtype(), wte.device());
+  const Tensor y = Tensor::empty({tokens.dim(0), time, channels}, wpe.value().dtype(), wte.device());
   Kernels& k = wte.kernels();
   k.embedding(y, tokens, wte.value(), wpe.value(), first);
 

@@ -71,13 +71,21 @@ struct Kernels {
   virtual void get_columns(const Into& x, const Tensor& y, std::int64_t begin) = 0;
 
   // --- products ---
-  // columns of y (M, N) = op(a) (M, K) op(b) (K, N), + bias (N) if given.
+  // columns of y (M, N) = op(a) (M, K) op(b) (K, N), + bias (N) if given. b may be packed, transposed: a and y are then
+  // f32, a is whole, and y has the bits that the product with the values of b has.
   virtual void matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) = 0;
 
   // From hold() to let_go() the values in `weights` stand still: what a kernel derives from them it may keep till then.
   // A hold inside another takes its place.
   virtual void hold(const Tensor& weights) { static_cast<void>(weights); }
   virtual void let_go() {}
+
+  // packed = w (rows, columns) f32, of a packed type: bf16 rounds to nearest, ties to even; int8 keeps, of 32 columns
+  // of a row, scale = largest |w| / 127 and round(w / scale). Values are finite.
+  virtual void pack(const Tensor& packed, const Tensor& w) {
+    fail("pack: {} is not what this device packs {} as", name_of(packed.dtype()), w.shape());
+  }
+  virtual bool packs() const { return false; }  // are there packed weights on this device?
 
   // --- reductions ---
   virtual void sum_rows(const Into& y, const Tensor& x) = 0;            // y (C) = sum over rows of x (R, C)
@@ -93,7 +101,8 @@ struct Kernels {
                                   const Tensor& w, const Tensor& mean, const Tensor& rstd) = 0;
 
   // --- embedding ---
-  // y (B, T, C) = wte[tokens] + wpe[first + t]; tokens (B, T) i32. The backward pass adds to dwte and dwpe always.
+  // y (B, T, C) = wte[tokens] + wpe[first + t]; tokens (B, T) i32. wte may be packed. The backward pass adds to dwte
+  // and dwpe always.
   virtual void embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first) = 0;
   virtual void embedding_backward(const Into& dwte, const Into& dwpe, const Tensor& dy, const Tensor& tokens,

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/ops.h"
+#include "ops/pass.h"
 
 namespace grt {
 namespace {
@@ -40,6 +41,7 @@ Var mean_loss(const char* op, const Var& z, const Var& w, const Tensor& targets,
   const std::int64_t rows = z.shape().rows();
   const DType dtype = z.value().dtype();
   const bool wanted = recorded({z, w});
+  check_packed(op, z, w, {z, w});
   const Tensor losses = Tensor::empty({rows}, dtype, z.device());
   const Tensor dz = wanted && z.wants_grad() ? Tensor::empty({rows, z.shape().last()}, dtype, z.device()) : Tensor();
   const Tensor dw = wanted && w.wants_grad() ? Tensor::like(w.value()) : Tensor();
@@ -114,6 +116,7 @@ Var bce_with_logits(const Var& z, const Tensor& targets) {
 // With u the upstream gradient of each row:  dlogits = u (p - onehot(target)), and dz and dw as above.
 Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab, std::int64_t chunk_bytes) {
   check_shapes("cross_entropy", z.value(), w.value(), targets, vocab);
+  check_packed("token_losses", z, w, {z, w});
   const Tensor losses = Tensor::empty({z.shape().rows()}, z.value().dtype(), z.device());
   Kernels& k = z.kernels();
   for_chunks(z.value(), w.value(), targets, chunk_bytes,

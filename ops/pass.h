@@ -1,4 +1,4 @@
-// How a gradient goes through an operation unchanged.
+// What operations share about gradients: how one goes through unchanged, and what has none.
 #pragma once
 
 #include "autograd/tape.h"
@@ -12,6 +12,15 @@ inline void pass(Kernels& k, const Sink& input, const Tensor& dy) {
     input.adopt(dy);
   else
     k.copy(input.into(), dy);
+}
+
+// Throws Error naming `op` where a packed weight meets what it is not made for: f64, or a record.
+inline void check_packed(const char* op, const Var& x, const Var& w, std::initializer_list<Var> inputs) {
+  if (!is_packed(w.value().dtype())) return;
+  const char* const type = name_of(w.value().dtype());
+  check(x.value().dtype() == DType::f32, "{}: w {} is {}, so the other factor must be f32, not {}", op, w.shape(), type,
+        name_of(x.value().dtype()));
+  check(!recorded(inputs), "{}: w {} is {}, which is for inference: it has no gradient", op, w.shape(), type);
 }
 
 }  // namespace grt

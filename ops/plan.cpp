@@ -43,6 +43,7 @@ struct CountingKernels final : Kernels {
     const auto [rows, inner] = extents(a);
     flops += 2 * rows * inner * extents(b).second;
   }
+  void pack(const Tensor&, const Tensor&) override {}
   void sum_rows(const Into&, const Tensor&) override {}
   void sum(const Into&, const Tensor&, double) override {}
   double sum_squares(const Tensor&) override { return 0; }

@@ -24,7 +24,8 @@ constexpr std::array kModes = {"gemm", "attention", "ops", "train", "decode", "g
 struct Options {
   std::vector<std::string> modes, models;
   std::string scale;
-  std::int64_t batch_size = 1, tokens = 128;
+  std::int64_t batch_size = 1, prompt = 4, tokens = 128;
+  std::vector<std::string> weights = {"f32"}, kv = {"full"}, sequences = {"1"};
   std::optional<std::int64_t> context_length;
   int rounds = 5;
   std::string filter, openblas;
@@ -42,8 +43,14 @@ struct Options {
       "train, decode: nano, small, medium or large: every model of this size, beside dense of as many block "
       "applications");
     v("batch-size", batch_size, "train: sequences of a step");
-    v("context-length", context_length, "train, decode: tokens of a sequence (default: the model's)");
-    v("tokens", tokens, "decode: new tokens of a round");
+    v("context-length", context_length,
+      "train, decode: tokens of a sequence (default: the model's; decode: or what --prompt and --tokens need)");
+    v("prompt", prompt, "decode: tokens of a sequence before the new ones");
+    v("tokens", tokens, "decode: new tokens of a sequence, in each round");
+    v("weights", weights, "decode: how weights are kept: f32, bf16, int8; one after the other");
+    v("kv", kv,
+      "decode: what the cache keeps: full, and of the models that have them mean, last, first; they take turns");
+    v("sequences", sequences, "decode: sequences side by side; several numbers take turns");
     v("rounds", rounds, "timings of each row, of which the median and the best are shown");
     v("filter", filter, "gemm, attention, ops: only rows whose name contains this text");
     v("openblas", openblas, "gemm: the library to compare with (default: Debian's, the build with OpenMP first)");
@@ -57,6 +64,9 @@ struct Options {
     v("on-request", on_request, "train: one step for each line on stdin, one JSON line for each step on stdout");
   }
 
+  DecodeBench decoding() const {
+    return {models, weights, kv, sequences, prompt, tokens, context_length.value_or(0), rounds};
+  }
   RowChoice rows() const { return {filter, rounds}; }
   bool chosen(const std::string& mode) const {  // "all" has the attention among the operations
     return std::any_of(modes.begin(), modes.end(), [&](const std::string& m) {
@@ -94,6 +104,7 @@ void check_options(Options& options) {
   check_torch_settings(options.torch);
   for (const std::string& dtype : options.dtypes)
     check(dtype == "f32" || dtype == "bf16", "--dtype: must be f32 or bf16, not \"{}\"", dtype);
+  check_decode(options.decoding());
   if (options.json) const FileWriter probe(*options.json);  // fails now and not after the work
 }
 
@@ -108,8 +119,6 @@ int run(int argc, char** argv) {
   const std::string dtype = options.on_request ? options.dtypes[0] : "f32";
   const std::unique_ptr<Device> device =
       DeviceConfig{.dtype = dtype, .threads = options.threads, .cpu_alone = true}.open();
-  const ModelBench models{options.models, options.batch_size, options.tokens, options.context_length.value_or(0),
-                          options.rounds};
   const StepShape shape{options.batch_size, options.context_length.value_or(0), options.recompute};
   if (options.on_request) {
     train_on_request(options.models[0], shape, *device);
@@ -122,7 +131,7 @@ int run(int argc, char** argv) {
   if (options.chosen("train"))
     bench_train({options.models, shape, options.rounds, options.dtypes, options.torch, options.python, options.alone},
                 report);
-  if (options.chosen("decode")) bench_decode(models, *device, report);
+  if (options.chosen("decode")) bench_decode(options.decoding(), *device, report);
   if (options.chosen("growth")) bench_growth(options.models[0], shape, options.rounds, *device, report);
   if (options.json) {
     const Json file = {{"device", device->name()},

@@ -259,7 +259,8 @@ Json losses(const EvalResult& result, int depth, bool bytes) {
 }
 
 // What the results are those of.
-Json about(const Options& options, const LanguageModel& model, int depth, const DeviceConfig& device) {
+Json about(const Options& options, const LanguageModel& model, int depth, const DeviceConfig& device,
+           const WeightsConfig& weights) {
   Json json = {{"depth", depth}, {"checkpoint", resolve_checkpoint(*options.checkpoint).string()}};
   if (options.data) json["data"] = *options.data;
   if (options.text) json["text"] = *options.text;
@@ -269,6 +270,7 @@ Json about(const Options& options, const LanguageModel& model, int depth, const 
   if (options.exit) json["exit"] = *options.exit;
   json["seed"] = options.seed;
   json["dtype"] = device.dtype;
+  json["weights"] = weights.weights;
   json["config"] = model.config_json();
   return json;
 }
@@ -339,18 +341,21 @@ int run(int argc, char** argv) {
   Options options;
   TaskFlags task_flags;
   DeviceConfig device_flags;
+  WeightsConfig weights;
   Flags flags("eval",
               "The loss of a checkpoint, in nats per predicted token, over a whole file, and its accuracy on zero-shot "
               "tasks, at any depth.");
   flags.add(options);
   flags.add(task_flags);
   flags.add(device_flags);
+  flags.add(weights);
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options, task_flags);
 
   const std::unique_ptr<Device> device = device_flags.open();
   fmt::print(stderr, "{}", device_flags.notice());
-  const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
+  const std::unique_ptr<LanguageModel> model =
+      load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags, *device));
   const int depth = options.depth.value_or(model->depths().full);
   const std::vector<KvStrategy> kvs = strategies(options.kv);
   EvalOptions eval{.batch_size = options.batch_size,
@@ -375,7 +380,7 @@ int run(int argc, char** argv) {
   if (options.data || options.text) data.emplace(open_data(options, model->config()));
 
   Json json = Json::object();
-  const Json identity = about(options, *model, depth, device_flags);
+  const Json identity = about(options, *model, depth, device_flags, weights);
   if (data) json.update(evaluate_data(options, *model, *data, eval, kvs, depth));
   if (!tasks.empty())
     json.update(evaluate_tasks(task_flags, tasks, *model,

@@ -290,17 +290,20 @@ int run(int argc, char** argv) {
   Options options;
   Sampling sampling;
   DeviceConfig device_flags;
+  WeightsConfig weights;
   Flags flags("generate", "Text from a checkpoint. The prompt itself is not printed.");
   flags.add(options);
   flags.add(sampling);
   flags.add(device_flags);
+  flags.add(weights);
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options);
   GenerateOptions generation = generation_options(options, sampling);
 
   const std::unique_ptr<Device> device = device_flags.open();
   fmt::print(stderr, "{}", device_flags.notice());
-  const std::unique_ptr<LanguageModel> model = load_model(*options.checkpoint, *device, device_flags.type());
+  const std::unique_ptr<LanguageModel> model =
+      load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags, *device));
   const Prompts prompts = prompts_of(options, model->config());
   if (options.score_ids) {
     check(prompts.size() == 1, "--score-ids: scores after one prompt, not {}", prompts.size());

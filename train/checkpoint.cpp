@@ -41,12 +41,13 @@ std::string trainer_json(const TrainerState& state) {
 }
 
 // Some exports store the tied head a second time.
-void check_tied_head(const Safetensors& file, const Param& wte, const fs::path& path) {
-  const Tensor head = Tensor::like(wte.var.value());
+void check_tied_head(const Safetensors& file, const Param& wte, const Tensor& values, const fs::path& path) {
+  const Tensor embedding = Tensor::empty(wte.shape, values.dtype(), values.device()), head = Tensor::like(embedding);
+  file.read(wte.name, embedding);
   file.read(kHead, head);
   visit_real(head.dtype(), [&]<class T>() {
     const std::int64_t used = wte.used_rows * wte.shape.last();  // rows of padding mean nothing
-    const std::vector<T> stored = on_host<T>(head), tied = on_host<T>(wte.var.value());
+    const std::vector<T> stored = on_host<T>(head), tied = on_host<T>(embedding);
     check(std::equal(stored.begin(), stored.begin() + used, tied.begin()),
           "{}: {} differs from wte.weight, but the head is tied", path.string(), kHead);
   });
@@ -112,29 +113,33 @@ void load_parameters(Params& params, const fs::path& path) {
   const Safetensors file(path);
   for (const Param& p : params.all()) {
     check(file.contains(p.name), "{}: tensor {} {} is missing", path.string(), p.name, p.shape);
-    file.read(p.name, p.var.value());
-    const std::int64_t columns = p.shape.numel() / p.shape[0], padding = p.shape[0] - p.used_rows;
-    if (padding > 0) {
-      const Tensor rows = p.var.value().range(p.used_rows * columns, {padding, columns});
+    params.fill(p, [&](const Tensor& to) {
+      file.read(p.name, to);
+      const std::int64_t columns = p.shape.numel() / p.shape[0], padding = p.shape[0] - p.used_rows;
+      if (padding == 0) return;
+      const Tensor rows = to.range(p.used_rows * columns, {padding, columns});
       rows.device().zero(rows.raw(), rows.bytes());
-    }
+    });
   }
   for (const auto& [name, entry] : file.entries()) {
     if (name == kHead && params.find("wte.weight")) {
-      check_tied_head(file, *params.find("wte.weight"), path);
+      check_tied_head(file, *params.find("wte.weight"), params.values(), path);
       continue;
     }
     check(params.find(name) != nullptr, "{}: tensor {} belongs to no part of this model", path.string(), name);
   }
 }
 
-std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& device, DType dtype) {
+std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& device, DType dtype,
+                                          std::optional<DType> packed) {
   const fs::path dir = resolve_checkpoint(checkpoint);
   const std::string config = (dir / "config.json").string();
   std::unique_ptr<LanguageModel> model = make_model(read_json(config), config);
   check_weights(model->params(), dir / "model.safetensors");  // before memory is taken for what a file only claims
+  if (packed) model->pack_weights(*packed);
   model->params().allocate(device, dtype);
   load_parameters(model->params(), dir / "model.safetensors");
+  device.release_idle();  // what was packed was larger
   return model;
 }
 

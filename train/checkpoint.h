@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/files.h"
@@ -15,8 +16,9 @@ namespace grt {
 // OUT/step-N, or any directory that holds both files. Throws Error naming `where` and what is missing.
 fs::path resolve_checkpoint(const fs::path& where);
 
-// The model of a checkpoint, its weights loaded, ready for inference.
-std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& device, DType dtype = DType::f32);
+// The model of a checkpoint, its weights loaded, ready for inference; with `packed`, those of products in that type.
+std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& device, DType dtype = DType::f32,
+                                          std::optional<DType> packed = {});
 
 // Fills declared and allocated parameters from a safetensors file: the same names and shapes, none missing, none left
 // over; rows of padding are set to zero. A separate `lm_head.weight` equal to wte.weight is accepted and dropped.

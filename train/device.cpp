@@ -5,6 +5,7 @@
 
 #include "core/cuda.h"
 #include "core/threads.h"
+#include "ops/kernels.h"
 
 namespace grt {
 namespace {
@@ -59,6 +60,22 @@ DType DeviceConfig::type() const { return dtype == "f64" ? DType::f64 : DType::f
 std::string DeviceConfig::notice() const {
   if (dtype != "bf16" || cpu_level() == "avx512bf16") return "";
   return "note: --dtype bf16 is emulated, no faster than f32: " + cpu_level() + " has no instruction for it\n";
+}
+
+DType packed_type(const std::string& weights) {
+  if (weights == "f32") return DType::packed_f32;
+  if (weights == "bf16") return DType::packed_bf16;
+  check(weights == "int8", "--weights: must be f32, bf16 or int8, not \"{}\"", weights);
+  return DType::packed_int8;
+}
+
+std::optional<DType> WeightsConfig::packed(const DeviceConfig& config, Device& device) const {
+  const DType packed = packed_type(weights);
+  const bool can = device.kernels().packs();
+  if (can && config.dtype == "f32") return packed;
+  check(packed == DType::packed_f32, "--weights: {} goes with {}", weights,
+        can ? "--dtype f32, not " + config.dtype : "--device cpu, not " + device.name());
+  return {};
 }
 
 }  // namespace grt

@@ -1,4 +1,4 @@
-// The --device, --dtype and --threads flags that every binary has.
+// The --device, --dtype and --threads flags that every binary has, and --weights of those that only infer.
 #pragma once
 
 #include <memory>
@@ -29,6 +29,23 @@ struct DeviceConfig {
   std::unique_ptr<Device> open(Comm& comm = alone(), std::string* why_cpu = nullptr) const;
   DType type() const;          // of tensors; bf16 is a matter of products alone
   std::string notice() const;  // a line that says so if bf16 is emulated; else empty
+};
+
+// Throws Error naming the flag.
+DType packed_type(const std::string& weights);
+
+struct WeightsConfig {
+  std::string weights = "f32";
+
+  template <class V>
+  void fields(V&& v) {
+    v("weights", weights,
+      "how the matrices of products are kept: f32, bf16 (rounded: half the memory) or int8 (rounded, with a scale for "
+      "32 of them: 28 % of it)");
+  }
+
+  // What a model on this device is to be loaded with. Throws Error naming the flag.
+  std::optional<DType> packed(const DeviceConfig& config, Device& device) const;
 };
 
 }  // namespace grt

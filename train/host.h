@@ -25,6 +25,18 @@ inline std::vector<double> host_values(const Tensor& t) {
   });
 }
 
+// The first `columns` of each row of an f32 or f64 tensor, row after row.
+inline std::vector<double> host_columns(const Tensor& t, std::int64_t columns) {
+  return visit_real(t.dtype(), [&]<class T>() {
+    const std::vector<T> values = on_host<T>(t);
+    std::vector<double> kept;
+    kept.reserve(static_cast<std::size_t>(t.shape().rows() * columns));
+    for (auto row = values.begin(); row != values.end(); row += t.shape().last())
+      kept.insert(kept.end(), row, row + columns);
+    return kept;
+  });
+}
+
 // The values of an i32 tensor.
 inline std::vector<std::int32_t> host_ids(const Tensor& t) { return on_host<std::int32_t>(t); }
 

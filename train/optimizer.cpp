@@ -96,8 +96,10 @@ std::string first_bad_gradient(const Params& params) {
 }
 
 std::string first_bad_weight(const Params& params) {
-  for (const Param& p : params.all())
+  for (const Param& p : params.all()) {
+    if (p.packed) continue;  // what is not finite cannot be packed
     if (std::string bad = describe_bad(p.name, p.var.value()); !bad.empty()) return bad;
+  }
   return {};
 }
 

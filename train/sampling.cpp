@@ -1,7 +1,9 @@
 #include "train/sampling.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/error.h"
@@ -37,8 +39,47 @@ std::vector<double> weights(std::span<const double> logits, const Sampling& samp
   return list;
 }
 
+// Sums and maxima over a vocabulary are taken in so many strands, in loops that the compiler turns into vectors.
+constexpr std::size_t kStrands = 8;
+
+double largest_of(std::span<const double> x) {
+  constexpr double kLowest = -std::numeric_limits<double>::infinity();
+  double most[kStrands];
+  std::fill_n(most, kStrands, kLowest);
+  std::size_t i = 0;
+  for (; i + kStrands <= x.size(); i += kStrands)
+    for (std::size_t k = 0; k < kStrands; ++k) most[k] = x[i + k] > most[k] ? x[i + k] : most[k];
+  for (; i < x.size(); ++i) most[0] = std::max(most[0], x[i]);
+  return *std::max_element(most, most + kStrands);
+}
+
+// e^x of x <= 0, within 4e-16; about 1e-304 below -700. With n = round(x / ln 2) and r = x - n ln 2: 2^n e^r, and e^r
+// by its series.
+double exp_of(double x) {
+  constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, whose low bits then end the significand
+  const double least = x > -700 ? x : -700;
+  const double shifted = least * 1.4426950408889634 + kRound, n = shifted - kRound;
+  const double r = (least - n * 0x1.62e42feep-1) - n * 1.9082149292705877e-10;  // ln 2 in two parts
+  double p = 1.0 / 6227020800;
+  for (const double factorial :
+       {479001600.0, 39916800.0, 3628800.0, 362880.0, 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0})
+    p = p * r + 1 / factorial;
+  const std::uint64_t exponent = (std::bit_cast<std::uint64_t>(shifted) << 52) + std::bit_cast<std::uint64_t>(1.0);
+  return p * std::bit_cast<double>(exponent);
+}
+
+// sum of e^(x - most)
+double sum_exp(std::span<const double> x, double most) {
+  double sum[kStrands] = {};
+  std::size_t i = 0;
+  for (; i + kStrands <= x.size(); i += kStrands)
+    for (std::size_t k = 0; k < kStrands; ++k) sum[k] += exp_of(x[i + k] - most);
+  for (; i < x.size(); ++i) sum[0] += exp_of(x[i] - most);
+  return std::accumulate(sum, sum + kStrands, 0.0);
+}
+
 int likeliest(std::span<const double> logits) {  // the first of equals
-  return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  return static_cast<int>(std::find(logits.begin(), logits.end(), largest_of(logits)) - logits.begin());
 }
 
 }  // namespace
@@ -51,10 +92,8 @@ void check_sampling(const Sampling& s) {
 }
 
 double logprob(std::span<const double> logits, int id) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const double l : logits) sum += std::exp(l - largest);
-  return logits[id] - (largest + std::log(sum));
+  const double largest = largest_of(logits);
+  return logits[id] - (largest + std::log(sum_exp(logits, largest)));
 }
 
 int id_at(double u, std::span<const double> weights) {

@@ -27,6 +27,9 @@ class CpuKernels final : public Kernels {
   void get_columns(const Into&, const Tensor&, std::int64_t) override;
   // linear.cpp (gemm.h)
   void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
+  // packed.cpp
+  void pack(const Tensor&, const Tensor&) override;
+  bool packs() const override { return true; }
   // reduce.cpp
   void sum_rows(const Into&, const Tensor&) override;
   void sum(const Into&, const Tensor&, double) override;

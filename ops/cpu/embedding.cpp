@@ -4,6 +4,7 @@
 
 #include "core/threads.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cpu/packed.h"
 #include "ops/cpu/simd.h"
 
 namespace grt::cpu {
@@ -20,14 +21,20 @@ void add_row(T* to, const T* from, std::int64_t width) {
 
 void CpuKernels::embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                            std::int64_t first) {
-  visit_real(wte.dtype(), [&]<class T>() {
+  visit_real(wpe.dtype(), [&]<class T>() {
     const std::int64_t length = tokens.shape().last(), width = wte.shape().last();
     const std::int64_t grain = std::max<std::int64_t>(1, 16384 / width);
     parallel_for(tokens.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const T* const token = wte.data<T>() + tokens.data<std::int32_t>()[i] * width;
+        const std::int64_t id = tokens.data<std::int32_t>()[i];
+        T* const out = y.data<T>() + i * width;
+        const T* token = wte.data<T>() + id * width;
+        if (is_packed(wte.dtype())) {
+          read_packed_row(wte, id, y.data<float>() + i * width);
+          token = out;
+        }
         const T* const position = wpe.data<T>() + (first + i % length) * width;
-        for_vectors<T>(width, [&, out = y.data<T>() + i * width](std::int64_t c, int count) {
+        for_vectors<T>(width, [&](std::int64_t c, int count) {
           store_part(out + c, load_part(token + c, count) + load_part(position + c, count), count);
         });
       }

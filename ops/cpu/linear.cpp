@@ -1,6 +1,7 @@
 // The matrix product of the kernel contract: tensors and column ranges become strided views for ops/cpu/gemm.h.
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/packed.h"
 
 namespace grt::cpu {
 namespace {
@@ -26,6 +27,7 @@ Matrix<T> matrix_of(const Factor& factor) {
 
 void CpuKernels::matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) {
   if (!y) return;
+  if (is_packed(b.tensor.dtype())) return packed_matmul(y, columns, a.tensor, b, bias);
   visit_format(y.to.dtype(), products_, [&]<class F>() {
     using T = Real<F>;
     const Matrix<T> left = matrix_of<T>(a), right = matrix_of<T>(b);

@@ -74,11 +74,32 @@ TEST_SUITE("tools") {
     CHECK(train[3]["time_per_work_ratio"] == 1);
     CHECK(train[4]["name"] == grt + " / " + dense);
     CHECK(train[4].contains("executed_flops_ratio"));
+  }
 
-    const Json decode = rows_of({"decode", "--model", dense, grt, "--tokens", "5"});
-    REQUIRE(decode.size() == 4);
-    CHECK(decode[1]["mean_context"] == 7);
-    CHECK(decode[3].contains("bytes_ratio"));
+  TEST_CASE("bench decode tells time and memory by weights, cache and number of sequences") {
+    const test::TempDir dir;
+    const std::string dense = write_model(dir, "dense"), grt = write_model(dir, "grt");
+    const Json rows = rows_of({"decode", "--model", dense, grt, "--tokens", "5", "--weights", "f32", "int8", "--kv",
+                               "full", "mean", "--sequences", "1", "3"});
+    std::map<std::string, Json> by_name;
+    for (const Json& row : rows) by_name[row["name"]] = row;
+    const auto row = [&](const std::string& model, const std::string& rest) -> const Json& {
+      REQUIRE_MESSAGE(by_name.count(model + ", " + rest) == 1, rest);
+      return by_name.at(model + ", " + rest);
+    };
+    const Json &one = row(dense, "kv full, 1 x 4+5, f32"), &three = row(dense, "kv full, 3 x 4+5, f32");
+    CHECK(one["mean_context"] == 7);
+    CHECK(three["cache_bytes"] == 3 * one["cache_bytes"].get<int>());
+    CHECK(three["peak_device_bytes"] > one["peak_device_bytes"]);
+    CHECK(one["weight_bytes"].get<double>() > 2 * row(dense, "kv full, 1 x 4+5, int8")["weight_bytes"].get<double>());
+    CHECK(one.contains("gb_per_s_share_of_peak"));
+    // Prelude, two steps of the core, coda: 4 keys and values, of which 3 are kept.
+    CHECK(row(grt, "kv full, 1 x 4+5, f32")["cache_bytes"].get<double>() * 3 ==
+          row(grt, "kv mean, 1 x 4+5, f32")["cache_bytes"].get<double>() * 4);
+    CHECK(row(grt, "reduced cache")["core_layer_ratio"] == 2);
+    CHECK(row(grt, "reduced cache")["model_ratio"].get<double>() == doctest::Approx(4.0 / 3));
+    CHECK(by_name.count(dense + ", kv mean, 1 x 4+5, f32") == 0);
+    CHECK(row(grt, "kv mean, 3 x 4+5 / " + dense + ", kv full, 3 x 4+5").contains("time_per_work_ratio"));
   }
 
   TEST_CASE("bench train --alone has one process at a time, which starts for each turn") {
@@ -198,6 +219,10 @@ TEST_SUITE("tools") {
     CHECK(contains(error({"train", "--torch", "tuned", "--python", "/nowhere"}), "cannot start /nowhere"));
     CHECK(contains(error({"growth", "--scale", "nano"}), "growth: takes one --model, not 6"));
     CHECK(contains(error({"gemm", "--openblas", "/nowhere.so"}), "--openblas: /nowhere.so"));
+    CHECK(contains(error({"decode", "--weights", "int4"}), "--weights: must be f32, bf16 or int8, not \"int4\""));
+    CHECK(contains(error({"decode", "--sequences", "0"}), "--sequences: must be numbers from 1 on, not \"0\""));
+    CHECK(contains(error({"decode", "--kv", "mean"}), "--kv: the first is full"));
+    CHECK(contains(error({"decode", "--context-length", "4"}), "--context-length: decoding needs more than the 4 of"));
     CHECK(contains(error({"gemm", "--json", "/nowhere/x.json"}), "/nowhere/x.json"));
     CHECK(contains(error({"gemm", "--filter", "no such row"}), "--filter: no row"));
   }

@@ -73,6 +73,23 @@ TEST_SUITE("tools") {
     }
   }
 
+  TEST_CASE("eval --weights keeps the loss in f32, and nearly so in bf16 and int8") {
+    const TempDir dir;
+    const auto loss = [&](const std::string& weights) {
+      const Outcome outcome = eval("grt", {"--json", (dir / "r.json").string(), "--weights", weights});
+      REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
+      const Json r = read_json((dir / "r.json").string());
+      CHECK(r["weights"] == weights);
+      return r["loss"].get<double>();
+    };
+    const double exact = loss("f32"), expected = oracle_values("grt")["loss"];
+    CHECK(std::abs(exact - expected) < kLossTolerance);
+    for (const char* weights : {"bf16", "int8"}) {
+      CHECK(loss(weights) != exact);
+      CHECK(std::abs(loss(weights) - exact) < 0.01);
+    }
+  }
+
   TEST_CASE("eval reports the loss at --depth, and lists depths once and in order") {
     const Json by_depth = oracle_values("grt")["loss_by_depth"];
     const Json r = results("grt", {"--depths", "5,1,1,0", "--depth", "2"});

@@ -60,6 +60,29 @@ TEST_SUITE("train") {
     CHECK(back.flags == state.flags);
   }
 
+  TEST_CASE("a checkpoint is read into packed weights, padding as zeros, and is as it was") {
+    const test::TempDir dir;
+    Json json{{"architecture", "dense"}, {"n_layers", 1}, {"vocab_size", 70}, {"padded_vocab_size", 80},
+              {"context_length", 8},     {"d_model", 64}, {"n_heads", 2}};
+    auto model = make_model(json, "test");
+    model->params().allocate(test::cpu(), DType::f32);
+    model->params().initialize(5);
+    save_checkpoint(dir.path, *model, moments_of(*model, 10), {1, 0, 0, 0, {}, Json::object()}, true, 2);
+    const std::string before = read_file(dir / "step-00000001" / "model.safetensors");
+    const Tensor z = test::randn({3, 64}, 1, DType::f32);
+    const auto logits = [&](std::optional<DType> packed) {
+      return load_model(dir.path, test::cpu(), DType::f32, packed)->logits(z);
+    };
+    const Tensor exact = logits({}), rounded = logits(DType::packed_int8);
+    CHECK(test::same_bits(logits(DType::packed_f32), exact));
+    const double apart = test::largest_difference(rounded, exact);
+    CHECK(apart > 0);
+    CHECK(apart < 0.02);  // 64 products of a standard normal and an error of at most 0.08 / 254
+    for (std::int64_t row = 0; row < 3; ++row)
+      for (std::int64_t j = 70; j < 80; ++j) CHECK(rounded.data<float>()[row * 80 + j] == 0);
+    CHECK(read_file(dir / "step-00000001" / "model.safetensors") == before);
+  }
+
   TEST_CASE("the newest `keep` checkpoints stay, and the best one") {
     const test::TempDir dir;
     auto model = toy(1);

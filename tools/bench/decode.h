@@ -1,11 +1,25 @@
-// The speed of decoding one sequence, of several models side by side.
+// The speed and memory of decoding, of several models side by side, by how weights are kept, what the cache keeps, and
+// the number of sequences.
 #pragma once
 
-#include "tools/bench/models.h"
+#include <string>
+#include <vector>
+
 #include "tools/bench/report.h"
 
 namespace grt {
 
-void bench_decode(const ModelBench& bench, Device& device, Report& report);
+struct DecodeBench {
+  std::vector<std::string> models;     // presets or configurations' files; others are compared with the first
+  std::vector<std::string> weights;    // f32, bf16, int8
+  std::vector<std::string> kv;         // cache strategies; a model takes part in those that it has
+  std::vector<std::string> sequences;  // numbers of sequences side by side
+  std::int64_t prompt, tokens;         // of each sequence
+  std::int64_t context_length;         // 0: the models', or what prompt and tokens need
+  int rounds;
+};
+
+void check_decode(const DecodeBench& bench);  // throws Error naming the flag
+void bench_decode(const DecodeBench& bench, Device& device, Report& report);
 
 }  // namespace grt

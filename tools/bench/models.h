@@ -9,13 +9,6 @@
 
 namespace grt {
 
-struct ModelBench {
-  std::vector<std::string> models;
-  std::int64_t batch_size, tokens;
-  std::int64_t context_length;  // 0: the model's
-  int rounds;
-};
-
 // The presets of a size (nano, small, medium or large), the dense one first: at full depth they apply equally many
 // blocks. Throws Error naming --scale.
 std::vector<std::string> models_of_scale(const std::string& scale);
