@@ -79,9 +79,9 @@ TEST_SUITE("cuda") {
     CHECK(contains(error_of([] { choice("cuda:1").open(); }),
                    "--device cuda:1: the CUDA backend cannot be loaded: /nowhere/libgrt_cuda.so"));
     std::string why;
-    CHECK(choice("auto").open(&why)->name() == "cpu");
+    CHECK(choice("auto").open(alone(), &why)->name() == "cpu");
     CHECK(contains(why, "the CUDA backend cannot be loaded"));
-    CHECK(choice("auto", "f64").open(&why)->name() == "cpu");
+    CHECK(choice("auto", "f64").open(alone(), &why)->name() == "cpu");
     CHECK(why == "f64 is computed on the CPU alone");
   }
 
