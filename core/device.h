@@ -21,7 +21,7 @@ class Device {
   explicit Device(bool keep_blocks = true) : keep_blocks_(keep_blocks) {}
   virtual ~Device() = default;
 
-  virtual std::string name() const = 0;  // "cpu", "cuda:0"
+  virtual std::string name() const = 0;  // "cpu (avx2)", "cuda:0"
   virtual Kernels& kernels() = 0;
   virtual void sync() = 0;  // waits for all work enqueued so far
 

@@ -10,7 +10,7 @@ namespace grt {
 namespace {
 
 MPI_Datatype type_of(const Tensor& t) {
-  check(t.device().name() == "cpu", "MPI: sums tensors in host memory, not on {}", t.device().name());
+  check(t.device().name().starts_with("cpu"), "MPI: sums tensors in host memory, not on {}", t.device().name());
   check(t.dtype() == DType::f32 || t.dtype() == DType::f64, "MPI: sums f32 and f64, not {}", name_of(t.dtype()));
   return t.dtype() == DType::f32 ? MPI_FLOAT : MPI_DOUBLE;
 }

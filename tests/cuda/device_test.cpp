@@ -79,9 +79,9 @@ TEST_SUITE("cuda") {
     CHECK(contains(error_of([] { choice("cuda:1").open(); }),
                    "--device cuda:1: the CUDA backend cannot be loaded: /nowhere/libgrt_cuda.so"));
     std::string why;
-    CHECK(choice("auto").open(alone(), &why)->name() == "cpu");
+    CHECK(choice("auto").open(alone(), &why)->name().starts_with("cpu"));
     CHECK(contains(why, "the CUDA backend cannot be loaded"));
-    CHECK(choice("auto", "f64").open(alone(), &why)->name() == "cpu");
+    CHECK(choice("auto", "f64").open(alone(), &why)->name().starts_with("cpu"));
     CHECK(why == "f64 is computed on the CPU alone");
   }
 
@@ -105,7 +105,7 @@ TEST_SUITE("cuda") {
     };
     CHECK(contains(train("cuda", "gpu", "2", false), "device: cuda:0, f32"));
     train("auto", "gpu", "4", true);
-    CHECK(contains(train("cpu", "cpu", "2", false), "device: cpu, f32"));
+    CHECK(contains(train("cpu", "cpu", "2", false), "device: cpu ("));
     train("cpu", "cpu", "4", true);
     const auto loss = [&](const std::string& run, const std::string& device) {
       const test::Outcome o = test::run_tool("eval",

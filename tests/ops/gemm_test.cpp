@@ -170,8 +170,8 @@ void check_rows(Kernels& kernels, const Product<T>& whole, int64_t first, int64_
   const bool across = whole.form.a_transposed;
   const Padded<T> c(m, whole.size.n, 3);
   const Padded<T>& a = whole.a;
-  const Factor left =
-      across ? Factor{a.storage, true, {a.left + first, m}} : Factor{a.storage.rows(first, m), false, a.range()};
+  const Tensor rows = across ? a.storage : a.storage.rows(first, m);
+  const Factor left{rows, across, across ? Columns{a.left + first, m} : a.range()};
   kernels.matmul({c.storage}, c.range(), left, {whole.b.storage, whole.form.b_transposed, whole.b.range()},
                  whole.bias.storage.view({whole.size.n}));
   for (int64_t i = 0; i < m; ++i) {
