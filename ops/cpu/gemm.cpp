@@ -209,22 +209,21 @@ void multiply_few(bool parallel, int64_t m, int64_t n, int64_t k, Strided<T> a, 
   }
 }
 
-// Packs B, all of it in blocks of columns, and multiplies; or leaves it to Eigen.
+// Packs B, all of it in blocks of columns, and multiplies; or leaves what columns it can to Eigen.
 template <class F, class T = Real<F>>
 void multiply_many(bool parallel, int64_t m, int64_t n, int64_t k, Strided<T> a, Strided<T> b, const Output<T>& out) {
   constexpr int64_t kPanel = kVectors * kLanes<T>, kBytes = sizeof(Element<F>);
   const int64_t depth = pass_of<F>(k);
+  int64_t column = 0;
   if constexpr (kIsa == Isa::portable && std::is_same_v<F, T>) {
-    if (n >= kFewColumns) {
-      for (int64_t first = 0; first < k; first += depth)
-        eigen_product<T>(m, n, std::min(depth, k - first), {a.data + first * a.col, a.row, a.col},
-                         {b.data + first * b.row, b.row, b.col}, out.pass(first));
-      return;
-    }
+    column = n / kEigenColumns * kEigenColumns;
+    for (int64_t first = 0; first < k && column > 0; first += depth)
+      eigen_product<T>(m, column, std::min(depth, k - first), {a.data + first * a.col, a.row, a.col},
+                       {b.data + first * b.row, b.row, b.col}, out.pass(first));
   }
   const int64_t blocks = ceil_div(n * elements<F>(depth) * kBytes, kBlockBytes);
   const int64_t width = ceil_div(ceil_div(n, blocks), kPanel) * kPanel;
-  for (int64_t column = 0; column < n; column += width)
+  for (; column < n; column += width)
     for (int64_t first = 0; first < k; first += depth)
       multiply_pass<F>(parallel, m, std::min(width, n - column), std::min(depth, k - first),
                        {a.data + first * a.col, a.row, a.col}, {b.data + first * b.row + column * b.col, b.row, b.col},

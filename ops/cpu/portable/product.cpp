@@ -10,10 +10,10 @@ namespace {
 
 using std::int64_t;
 
-// Rows at a time: a multiple of the 12 (6 in f64) that Eigen's kernel takes, so that every row goes the same way
-// through it, which adds in ascending k; it treats a remainder differently. A shorter last block is filled up.
+// Rows at a time: a multiple of the 4 that Eigen's kernel takes, so that every row goes the same way through it. A
+// shorter last block is filled up.
 constexpr int64_t kBlockRows = 48;
-constexpr int64_t kBlockColumns = 256;  // of a task
+constexpr int64_t kBlockColumns = 10 * kEigenColumns;  // of a task
 
 template <class T, int order>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, order>;
@@ -55,7 +55,7 @@ void eigen_product(int64_t m, int64_t n, int64_t depth, Strided<T> a, Strided<T>
   const int64_t column_blocks = ceil_div(n, kBlockColumns), row_blocks = ceil_div(m, kBlockRows);
   parallel_for(row_blocks * column_blocks, 1, [&](int64_t t, int64_t) {
     const int64_t row = t / column_blocks * kBlockRows, block = t % column_blocks;
-    const int64_t begin = block * n / column_blocks, end = (block + 1) * n / column_blocks;
+    const int64_t begin = block * kBlockColumns, end = std::min(n, begin + kBlockColumns);
     multiply_block<T>(std::min(kBlockRows, m - row), end - begin, depth, {a.data + row * a.row, a.row, a.col},
                       {b.data + begin * b.col, b.row, b.col}, out.at(row, begin));
   });
