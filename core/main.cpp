@@ -51,11 +51,8 @@ void report(const char* program, std::string text) noexcept {
   for (char& c : text) {
     if (c == '\n' || c == '\r') c = ' ';
   }
-  std::fflush(stdout);  // what was said before comes before
-  std::fputs(program, stderr);
-  std::fputs(": ", stderr);
-  std::fputs(text.c_str(), stderr);
-  std::fputs("\n", stderr);
+  std::fflush(stdout);                                      // what was said before comes before
+  std::fprintf(stderr, "%s: %s\n", program, text.c_str());  // one write, which other processes' lines do not cut
 }
 
 // The body's exit code; or none after an exception, with what there is to say about it in `error`.
