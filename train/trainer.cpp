@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/hold.h"
 #include "train/deal.h"
 #include "train/host.h"
 
@@ -142,6 +143,8 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
 // Adds this micro-batch's share to the gradients and returns its loss.
 double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
+  std::optional<Hold> hold;  // every recurrence of a shared core uses the same packed weights
+  if (!plan_.config.recompute) hold.emplace(model_.params().values());  // they take memory
   Tape tape;
   const Var loss = batch_loss(batch, step, index, depth, &tape);
   const double value = host_values(loss.value())[0];

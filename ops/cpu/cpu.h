@@ -1,6 +1,7 @@
 // The CPU backend's fulfilment of the kernel contract (ops/kernels.h), one .cpp file for each family.
 #pragma once
 
+#include "ops/cpu/kept.h"
 #include "ops/kernels.h"
 
 namespace grt::cpu {
@@ -27,6 +28,8 @@ class CpuKernels final : public Kernels {
   void get_columns(const Into&, const Tensor&, std::int64_t) override;
   // linear.cpp (gemm.h)
   void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
+  void hold(const Tensor& weights) override { kept_.hold(weights); }
+  void let_go() override { kept_.let_go(); }
   // packed.cpp
   void pack(const Tensor&, const Tensor&) override;
   bool packs() const override { return true; }
@@ -75,6 +78,7 @@ class CpuKernels final : public Kernels {
 
  private:
   const DType products_;
+  KeptPanels kept_;
 };
 
 }  // namespace grt::cpu

@@ -89,23 +89,25 @@ struct Tasks {
   }
 };
 
-// One pass over k for columns of B that are packed together.
+// Panels of columns of B, `depth` steps deep.
 template <class F, class T = Real<F>>
-void multiply_pass(bool parallel, int64_t m, int64_t n, int64_t depth, Strided<T> a, Strided<T> b,
-                   const Output<T>& out) {
-  const Panels<T> panels(n);
-  const int64_t steps = elements<F>(depth);
-  auto* pb = packed_b.get<Element<F>>(panels.vectors * kLanes<T> * steps);
+void pack_panels(bool parallel, const Panels<T>& panels, int64_t depth, Strided<T> b, Element<F>* to) {
   for_tasks(parallel, panels.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) pack_b<F>(panels, p, depth, b, pb + panels.begin(p) * steps);
+    for (int64_t p = begin; p < end; ++p) pack_b<F>(panels, p, depth, b, to + panels.begin(p) * elements<F>(depth));
   });
+}
+
+// One pass over k for columns of B whose panels lie together.
+template <class F, class T = Real<F>>
+void multiply_pass(bool parallel, int64_t m, const Panels<T>& panels, int64_t depth, Strided<T> a, const Element<F>* b,
+                   const Output<T>& out) {
   const Tasks tasks(m, panels.count);
   for_tasks(parallel, tasks.row_blocks * tasks.column_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t row = t / tasks.column_blocks * tasks.rows, block = t % tasks.column_blocks;
       multiply_block<F>(panels, block * panels.count / tasks.column_blocks,
                         (block + 1) * panels.count / tasks.column_blocks, std::min(tasks.rows, m - row), depth,
-                        {a.data + row * a.row, a.row, a.col}, pb, out.at(row, 0));
+                        {a.data + row * a.row, a.row, a.col}, b, out.at(row, 0));
     }
   });
 }
@@ -209,9 +211,11 @@ void multiply_few(bool parallel, int64_t m, int64_t n, int64_t k, Strided<T> a, 
   }
 }
 
-// Packs B, all of it in blocks of columns, and multiplies; or leaves what columns it can to Eigen.
+// Packs B in blocks of columns, where its panels are not kept from an earlier product, and multiplies; or leaves what
+// columns it can to Eigen.
 template <class F, class T = Real<F>>
-void multiply_many(bool parallel, int64_t m, int64_t n, int64_t k, Strided<T> a, Strided<T> b, const Output<T>& out) {
+void multiply_many(bool parallel, int64_t m, int64_t n, int64_t k, Strided<T> a, Strided<T> b, const Output<T>& out,
+                   Kept* kept) {
   constexpr int64_t kPanel = kVectors * kLanes<T>, kBytes = sizeof(Element<F>);
   const int64_t depth = pass_of<F>(k);
   int64_t column = 0;
@@ -223,11 +227,20 @@ void multiply_many(bool parallel, int64_t m, int64_t n, int64_t k, Strided<T> a,
   }
   const int64_t blocks = ceil_div(n * elements<F>(depth) * kBytes, kBlockBytes);
   const int64_t width = ceil_div(ceil_div(n, blocks), kPanel) * kPanel;
+  const int64_t padded = ceil_div(n - column, kLanes<T>) * kLanes<T>;
+  Element<F>* at = kept ? kept->get<Element<F>>(padded * elements<F>(k)) : nullptr;
   for (; column < n; column += width)
-    for (int64_t first = 0; first < k; first += depth)
-      multiply_pass<F>(parallel, m, std::min(width, n - column), std::min(depth, k - first),
-                       {a.data + first * a.col, a.row, a.col}, {b.data + first * b.row + column * b.col, b.row, b.col},
+    for (int64_t first = 0; first < k; first += depth) {
+      const Panels<T> panels(std::min(width, n - column));
+      const int64_t length = std::min(depth, k - first), size = panels.vectors * kLanes<T> * elements<F>(length);
+      Element<F>* const to = kept ? at : packed_b.get<Element<F>>(size);
+      if (!kept || !kept->packed)
+        pack_panels<F>(parallel, panels, length, {b.data + first * b.row + column * b.col, b.row, b.col}, to);
+      multiply_pass<F>(parallel, m, panels, length, {a.data + first * a.col, a.row, a.col}, to,
                        out.at(0, column).pass(first));
+      at += kept ? size : 0;
+    }
+  if (kept) kept->packed = true;
 }
 
 template <class T>
@@ -244,7 +257,8 @@ void write_sum_of_nothing(int64_t m, int64_t n, const Output<T>& out) {
 int64_t pass_depth(int64_t k) { return pass_of<float>(k); }
 
 template <class F, class T>
-void gemm(int64_t m, int64_t n, int64_t k, Strided<T> a, Strided<T> b, T* c, int64_t ldc, bool add, const T* bias) {
+void gemm(int64_t m, int64_t n, int64_t k, Strided<T> a, Strided<T> b, T* c, int64_t ldc, bool add, const T* bias,
+          Kept* kept) {
   using Few = std::conditional_t<Format<F>::kDepth == 1, F, Rounded>;  // elements that are also values
   const Output<T> out{c, ldc, add, bias};
   if (m == 0 || n == 0) return;
@@ -254,14 +268,14 @@ void gemm(int64_t m, int64_t n, int64_t k, Strided<T> a, Strided<T> b, T* c, int
   if (m == 2) return multiply_few<Few, 2>(parallel, m, n, k, a, b, out);
   if (m <= 4) return multiply_few<Few, 4>(parallel, m, n, k, a, b, out);
   if (m <= kRows) return multiply_few<Few, kRows>(parallel, m, n, k, a, b, out);
-  multiply_many<F>(parallel, m, n, k, a, b, out);
+  multiply_many<F>(parallel, m, n, k, a, b, out, kept);
 }
 
 template void gemm<float>(int64_t, int64_t, int64_t, Strided<float>, Strided<float>, float*, int64_t, bool,
-                          const float*);
+                          const float*, Kept*);
 template void gemm<double>(int64_t, int64_t, int64_t, Strided<double>, Strided<double>, double*, int64_t, bool,
-                           const double*);
-template void gemm<Bf16>(int64_t, int64_t, int64_t, Strided<float>, Strided<float>, float*, int64_t, bool,
-                         const float*);
+                           const double*, Kept*);
+template void gemm<Bf16>(int64_t, int64_t, int64_t, Strided<float>, Strided<float>, float*, int64_t, bool, const float*,
+                         Kept*);
 
 }  // namespace grt::cpu

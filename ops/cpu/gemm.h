@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ops/cpu/format.h"
+#include "ops/cpu/kept.h"
 
 namespace grt::cpu {
 
@@ -21,10 +22,10 @@ struct Strided {
 std::int64_t pass_depth(std::int64_t k);
 
 // On the thread pool; inside a chunk of a parallel_for, on the calling thread alone. C's rows are `ldc` elements apart.
-// `bias` (N) is added to each row, or null.
+// `bias` (N) is added to each row, or null. Where B's panels are kept, they are packed once and then reused.
 template <class F, class T = Real<F>>
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, Strided<T> a, Strided<T> b, T* c, std::int64_t ldc, bool add,
-          const T* bias = nullptr);
+          const T* bias = nullptr, Kept* kept = nullptr);
 
 // Calls f.operator()<F>() with the format for products of tensors of a type: how matmul and attention pick it.
 template <class Function>

@@ -32,7 +32,8 @@ void CpuKernels::matmul(const Into& y, Columns columns, const Factor& a, const F
     using T = Real<F>;
     const Matrix<T> left = matrix_of<T>(a), right = matrix_of<T>(b);
     gemm<F>(left.rows, right.columns, left.columns, left.view, right.view, y.to.data<T>() + columns.begin,
-            y.to.shape().last(), y.add, bias ? bias.data<T>() : nullptr);
+            y.to.shape().last(), y.add, bias ? bias.data<T>() : nullptr,
+            kept_.find(right.view.data, right.view.row, right.view.col, right.rows, right.columns));
   });
 }
 

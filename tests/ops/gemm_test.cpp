@@ -303,6 +303,33 @@ TEST_SUITE("ops") {
     check_any_rows<double>(DType::f32);
   }
 
+  TEST_CASE("products with held weights have the bits of others, and later values are seen after the hold") {
+    const auto check_held = []<class T>(Kernels& kernels, Size size, int form) {
+      Product<T> p(size, form_of(form)), other(size, form_of(form));
+      const Tensor& weights = p.b.storage;
+      for (int hold = 0; hold < 3; ++hold) {
+        kernels.multiply({weights}, weights, 2);
+        other.b.storage = weights.clone();
+        other.run(kernels);
+        kernels.hold(weights);
+        for (int use = 0; use < 3; ++use) {
+          p.c.fill_nan();
+          p.run(kernels);
+          CHECK(test::same_bits(p.c.storage, other.c.storage));
+        }
+        kernels.let_go();
+      }
+    };
+    for (DType products : {DType::f32, DType::bf16})
+      for_levels(products, [&](Kernels& kernels) {
+        for (Size size : {Size{60, 97, 331}, Size{40, 300, 1700}, Size{20, 9001, 700}, Size{3, 40, 50}})
+          for (int form : {0, 2}) {
+            check_held.operator()<float>(kernels, size, form);
+            check_held.operator()<double>(kernels, size, form);
+          }
+      });
+  }
+
   TEST_CASE("matmul multiplies a transposed column range, the last columns when no count is given") {
     const Tensor a = test::randn({15, 20}, 1), b = test::randn({15, 8}, 2), y = test::randn({16, 6}, 3);
     const auto map = [](const Tensor& t) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include "core/memory.h"
+#include "ops/hold.h"
 #include "tools/bench/models.h"
 #include "tools/bench/report.h"
 
@@ -39,13 +41,17 @@ double TrainingStep::run() {
     Params& params = model_->params();
     params.clear_gradients();
     const Pass pass{.training = true, .key = {1337, static_cast<std::uint32_t>(step_), 0}, .recompute = recompute_};
-    Tape tape;
-    Var loss;
     {
-      Record on(&tape);
-      loss = model_->loss(inputs_, targets_, model_->depths().full, pass);
+      std::optional<Hold> hold;
+      if (!recompute_) hold.emplace(params.values());  // as in train/trainer.cpp
+      Tape tape;
+      Var loss;
+      {
+        Record on(&tape);
+        loss = model_->loss(inputs_, targets_, model_->depths().full, pass);
+      }
+      tape.backward(loss, seed_);
     }
-    tape.backward(loss, seed_);
     params.complete_gradients();
     optimizer_.update(step_++, 1e-4, optimizer_.gradient_norm());
   });

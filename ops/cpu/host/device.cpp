@@ -17,7 +17,10 @@ constexpr std::int64_t kBytesPerChunk = 4 << 20;
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(DType products) : kernels_(cpu::level().kernels(products)) {}
-  ~CpuDevice() override { release_idle(); }
+  ~CpuDevice() override {
+    kernels_.reset();  // they may hold memory
+    release_idle();
+  }
   std::string name() const override { return "cpu (" + cpu_level() + ")"; }
   Kernels& kernels() override { return *kernels_; }
   void sync() override {}
@@ -46,7 +49,7 @@ class CpuDevice final : public Device {
   void system_free(void* p, std::size_t) noexcept override { std::free(p); }
 
  private:
-  const std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<Kernels> kernels_;
 };
 
 }  // namespace
