@@ -93,6 +93,7 @@ TEST_SUITE("tools") {
     CHECK(three["peak_device_bytes"] > one["peak_device_bytes"]);
     CHECK(one["weight_bytes"].get<double>() > 2 * row(dense, "kv full, 1 x 4+5, int8")["weight_bytes"].get<double>());
     CHECK(one.contains("gb_per_s_share_of_peak"));
+    CHECK(one.contains("share_of_reading"));
     // Prelude, two steps of the core, coda: 4 keys and values, of which 3 are kept.
     CHECK(row(grt, "kv full, 1 x 4+5, f32")["cache_bytes"].get<double>() * 3 ==
           row(grt, "kv mean, 1 x 4+5, f32")["cache_bytes"].get<double>() * 4);

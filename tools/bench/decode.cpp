@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <memory>
 
 #include "core/philox.h"
 #include "models/model.h"
+#include "ops/cpu/peak.h"
 #include "train/device.h"
 #include "train/generate.h"
 
@@ -67,6 +69,7 @@ struct Row {
   KvStrategy kv;
   std::int64_t sequences, prompt, tokens;
   std::vector<double> seconds = {};  // of a step, by round
+  std::vector<double> reading = {};  // a byte, just before each round
   double prompt_seconds = 0;         // of the last round
   std::int64_t cache_bytes = 0;
   double work_bytes = 0;  // the most that lies in memory besides weights and cache, the prompt's pass included
@@ -75,6 +78,9 @@ struct Row {
   std::string name() const {
     return fmt::format("{}, kv {}, {} x {}+{}", subject->name, name_of(kv), sequences, prompt, tokens);
   }
+  // Of the bytes per second that were read just before: what a shared machine can do changes all the time, so medians
+  // are compared with medians.
+  double share_of_reading(double bytes) const { return bytes * timing_of(reading).median / timing_of(seconds).median; }
   double context() const { return static_cast<double>(prompt) + static_cast<double>(tokens + 1) / 2; }
   double weight_bytes() const { return static_cast<double>(model().params().bytes()); }
   double peak_bytes() const { return weight_bytes() + static_cast<double>(cache_bytes) + work_bytes; }
@@ -121,6 +127,28 @@ std::vector<Row> rows_of(const std::vector<Subject>& subjects, const DecodeBench
   return rows;
 }
 
+// Seconds that reading a byte takes at this moment, the best of a few times: threads may have to wake up.
+double read_byte(const Tensor& memory) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 3; ++i) {
+    double bytes = 0;
+    const double seconds = seconds_of([&] { bytes = cpu::run_reads(memory); });
+    best = std::min(best, seconds / bytes);
+  }
+  return best;
+}
+
+void run_rounds(std::vector<Row>& rows, int rounds, Device& device) {
+  const Tensor memory = Tensor::zeros({1 << 26}, DType::f32, device);  // 256 MiB: beyond any cache
+  for (Row& row : rows) row.run(device);                               // warms up
+  for (Row& row : rows) row.seconds.clear();
+  for (int round = 0; round < rounds; ++round)
+    for (Row& row : rows) {
+      row.reading.push_back(read_byte(memory));
+      row.run(device);
+    }
+}
+
 void add_row(Report& report, const Row& row, const std::string& weights, const Work& work) {
   const Timing time = timing_of(row.seconds);
   const double prompt_tokens = static_cast<double>(row.sequences * row.prompt);
@@ -135,6 +163,7 @@ void add_row(Report& report, const Row& row, const std::string& weights, const W
                {"sequences", row.sequences},
                {"mean_context", row.context()},
                {"ms_per_token", 1e3 * time.median},
+               {"share_of_reading", row.share_of_reading(work.bytes)},
                {"prompt_tokens_per_s", prompt_tokens / row.prompt_seconds},
                {"weight_bytes", row.weight_bytes()},
                {"cache_bytes", row.cache_bytes},
@@ -143,30 +172,33 @@ void add_row(Report& report, const Row& row, const std::string& weights, const W
 
 // A row beside the first model's with as many sequences and the whole cache.
 void print_row(Report& report, const Row& row, const Row& first, DType weights) {
-  const auto work = [&](const Row& r) {
-    return work_of(r.model(), weights, static_cast<double>(r.sequences), r.context()).seconds(report.peak());
+  const auto all = [&](const Row& r) {
+    return work_of(r.model(), weights, static_cast<double>(r.sequences), r.context());
   };
+  const auto work = [&](const Row& r) { return all(r).seconds(report.peak()); };
   const std::vector<std::string> names = {first.name(), row.name()};
   const std::vector<double> seconds = {timing_of(first.seconds).median, timing_of(row.seconds).median};
   const Share share = share_of_first(report, "decode", "work", names, seconds, {work(first), work(row)}, 1);
-  fmt::print("  {:<20}{:>6}{:>5}{:>11.1f}{:>10.2f}{:>10.1f}{:>10.1f}{:>10.1f}{:>9.3f}{:>8.3f}{:>13.3f}\n",
+  fmt::print("  {:<20}{:>6}{:>5}{:>11.1f}{:>10.2f}{:>7.0f} %{:>10.1f}{:>10.1f}{:>10.1f}{:>9.3f}{:>8.3f}{:>13.3f}\n",
              row.subject->name, name_of(row.kv), row.sequences, static_cast<double>(row.sequences) / seconds[1],
-             1e3 * seconds[1], row.weight_bytes() / 1e6, static_cast<double>(row.cache_bytes) / 1e6,
-             row.peak_bytes() / 1e6, share.time, share.work, share.time_for_work());
+             1e3 * seconds[1], 100 * row.share_of_reading(all(row).bytes), row.weight_bytes() / 1e6,
+             static_cast<double>(row.cache_bytes) / 1e6, row.peak_bytes() / 1e6, share.time, share.work,
+             share.time_for_work());
 }
 
 void print_table(Report& report, const std::vector<Row>& rows, const std::string& name, DType weights) {
-  fmt::print("\n  {:<20}{:>6}{:>5}{:>11}{:>10}{:>10}{:>10}{:>10}{:>9}{:>8}{:>13}\n", name + " weights", "kv", "seq",
-             "tokens/s", "ms/token", "weights", "cache", "peak MB", "time", "work", "time / work");
+  fmt::print("\n  {:<20}{:>6}{:>5}{:>11}{:>10}{:>9}{:>10}{:>10}{:>10}{:>9}{:>8}{:>13}\n", name + " weights", "kv",
+             "seq", "tokens/s", "ms/token", "reading", "weights", "cache", "peak MB", "time", "work", "time / work");
   const Row* first = nullptr;
   for (const Row& row : rows) {
     if (!first || first->sequences != row.sequences) first = &row;
     print_row(report, row, *first, weights);
   }
   fmt::print(
-      "  ms/token: of a step, which makes a token of each sequence. time and work (the longer of what its bytes and "
-      "its "
-      "FLOPs\n  take at the peak) are relative to {}; medians of rounds in which all take turns\n",
+      "  ms/token: of a step, which makes a token of each sequence. reading: its bytes per second, as a share of what "
+      "plain\n  reads got just before. time, and work (the longer of what its bytes and its FLOPs take at the peak), "
+      "are "
+      "relative\n  to {}; medians of rounds in which all take turns\n",
       first->subject->name);
 }
 
@@ -203,12 +235,8 @@ void bench_decode(const DecodeBench& bench, Device& device, Report& report) {
     std::vector<Subject> subjects;
     for (const std::string& name : bench.models) subjects.push_back(load(name, bench, type, device));
     std::vector<Row> rows = rows_of(subjects, bench);
-    for (Row& row : rows) row.run(device);  // warms up
-    for (Row& row : rows) row.seconds.clear();
-    for (int round = 0; round < bench.rounds; ++round) {
-      for (Row& row : rows) row.run(device);
-      report.measure_peaks(3);
-    }
+    run_rounds(rows, bench.rounds, device);
+    device.release_idle();
     report.measure_peaks(10);
     for (const Row& row : rows)
       add_row(report, row, weights, work_of(row.model(), type, static_cast<double>(row.sequences), row.context()));
