@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/threads.h"
 
 namespace grt {
 namespace {
@@ -68,14 +69,24 @@ double exp_of(double x) {
   return p * std::bit_cast<double>(exponent);
 }
 
-// sum of e^(x - most)
-double sum_exp(std::span<const double> x, double most) {
+double sum_exp_of_run(std::span<const double> x, double most) {
   double sum[kStrands] = {};
   std::size_t i = 0;
   for (; i + kStrands <= x.size(); i += kStrands)
     for (std::size_t k = 0; k < kStrands; ++k) sum[k] += exp_of(x[i + k] - most);
   for (; i < x.size(); ++i) sum[0] += exp_of(x[i] - most);
   return std::accumulate(sum, sum + kStrands, 0.0);
+}
+
+// sum of e^(x - most), run by run.
+double sum_exp(std::span<const double> x, double most) {
+  constexpr std::int64_t kRun = 4096;
+  const auto n = static_cast<std::int64_t>(x.size());
+  std::vector<double> sums(static_cast<std::size_t>((n + kRun - 1) / kRun));
+  parallel_for(n, kRun, [&](std::int64_t begin, std::int64_t end) {
+    sums[begin / kRun] = sum_exp_of_run(x.subspan(begin, end - begin), most);
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 int likeliest(std::span<const double> logits) {  // the first of equals
