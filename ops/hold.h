@@ -5,6 +5,10 @@
 
 namespace grt {
 
+// A backend that keeps panels of held weights keeps those of a factor that is used more than once in a hold and has at
+// most so many elements: reading larger panels costs as much as packing them does.
+inline constexpr std::int64_t kMostHeld = 8 << 20;
+
 class Hold {
  public:
   explicit Hold(const Tensor& weights) : kernels_(weights.device().kernels()) { kernels_.hold(weights); }

@@ -85,7 +85,7 @@ struct Kernels {
   virtual void pack(const Tensor& packed, const Tensor& w) {
     fail("pack: {} is not what this device packs {} as", name_of(packed.dtype()), w.shape());
   }
-  virtual bool packs() const { return false; }  // are there packed weights on this device?
+  virtual bool packs() const { return false; }  // are there packed weights on this device, and panels of held ones?
 
   // --- reductions ---
   virtual void sum_rows(const Into& y, const Tensor& x) = 0;            // y (C) = sum over rows of x (R, C)

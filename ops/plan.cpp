@@ -1,7 +1,10 @@
 #include "ops/plan.h"
 
+#include <map>
+#include <tuple>
 #include <utility>
 
+#include "ops/hold.h"
 #include "ops/kernels.h"
 
 namespace grt {
@@ -21,8 +24,33 @@ double attention_product(const Tensor& out, std::int64_t past) {
   return 2 * static_cast<double>(out.numel()) * (static_cast<double>(past) + static_cast<double>(out.dim(1) + 1) / 2);
 }
 
+// The memory of held weights' panels: taken when a factor comes for the second time, and not given back.
+class CountedPanels {
+ public:
+  void hold(const Tensor& weights) {
+    weights_ = weights;
+    uses_.clear();
+  }
+  void let_go() { weights_ = {}; }
+  void use(const Factor& b) {
+    if (!weights_ || b.tensor.raw() < weights_.raw() || b.tensor.raw() >= weights_.data<char>() + weights_.bytes())
+      return;
+    const auto [k, n] = extents(b);
+    const Place place{b.tensor.raw(), b.transposed, b.columns.begin, b.columns.count};
+    if (k * n > static_cast<double>(kMostHeld) || ++uses_[place] != 2 || panels_.contains(place)) return;
+    panels_[place] = Tensor::empty({static_cast<std::int64_t>(k * n)}, weights_.dtype(), weights_.device());
+  }
+
+ private:
+  using Place = std::tuple<const void*, bool, std::int64_t, std::int64_t>;
+  Tensor weights_;
+  std::map<Place, int> uses_;
+  std::map<Place, Tensor> panels_;
+};
+
 struct CountingKernels final : Kernels {
   double flops = 0;  // of the products
+  CountedPanels panels;
 
   void add(const Into&, const Tensor&, const Tensor&) override {}
   void copy(const Into&, const Tensor&) override {}
@@ -40,9 +68,12 @@ struct CountingKernels final : Kernels {
   void get_columns(const Into&, const Tensor&, std::int64_t) override {}
   void matmul(const Into& y, Columns, const Factor& a, const Factor& b, const Tensor&) override {
     if (!y) return;
+    panels.use(b);
     const auto [rows, inner] = extents(a);
     flops += 2 * rows * inner * extents(b).second;
   }
+  void hold(const Tensor& weights) override { panels.hold(weights); }
+  void let_go() override { panels.let_go(); }
   void pack(const Tensor&, const Tensor&) override {}
   void sum_rows(const Into&, const Tensor&) override {}
   void sum(const Into&, const Tensor&, double) override {}

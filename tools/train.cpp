@@ -8,6 +8,7 @@
 #include "core/main.h"
 #include "core/threads.h"
 #include "models/flags.h"
+#include "ops/kernels.h"
 #include "train/device.h"
 #include "train/init_map.h"
 #include "train/memory_plan.h"
@@ -208,6 +209,7 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
 
   MemoryNeeds needs = memory_needs(run, plan, *model);
   if (run.config.shard_optimizer) needs.moment_shares = comm.size();
+  needs.holds = !run.config.recompute && device->kernels().packs();
   const MemoryPlan memory = plan_memory(needs);
   print_header(run, plan, *model, *device, comm.size(), why_cpu);
   check_init_map(run, *model);

@@ -1,7 +1,9 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "ops/hold.h"
 #include "ops/plan.h"
 
 namespace grt {
@@ -9,7 +11,7 @@ namespace grt {
 std::int64_t MemoryPlan::total() const {
   std::int64_t deepest = 0;
   for (const auto& [depth, bytes] : activations) deepest = std::max(deepest, bytes);
-  return weights + gradients + moments + teacher + deepest;
+  return weights + gradients + moments + teacher + held + deepest;
 }
 
 MemoryPlan plan_memory(const MemoryNeeds& needs) {
@@ -31,9 +33,9 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
   }
   const std::int64_t time = model->config().context_length;
   const Tensor tokens = Tensor::empty({needs.batch_size, time}, DType::i32, *device);
-  for (const int depth : needs.depths) {
-    const std::size_t before = device->in_use();
-    device->reset_peak();
+  const auto rehearse = [&](int depth) {
+    std::optional<Hold> hold;
+    if (needs.holds) hold.emplace(params.values());
     Tape tape;
     Var loss;
     {
@@ -44,9 +46,18 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
       loss = model->loss(tokens, tokens, depth, pass);
     }
     tape.backward(loss, Tensor::empty({1}, needs.dtype, *device));
-    loss = {};
-    plan.activations[depth] = static_cast<std::int64_t>(device->peak() - before);
     params.clear_gradients();
+  };
+  if (needs.holds) {
+    const std::size_t before = device->in_use();
+    rehearse(*std::max_element(needs.depths.begin(), needs.depths.end()));
+    plan.held = static_cast<std::int64_t>(device->in_use() - before);
+  }
+  for (const int depth : needs.depths) {
+    const std::size_t before = device->in_use();
+    device->reset_peak();
+    rehearse(depth);
+    plan.activations[depth] = static_cast<std::int64_t>(device->peak() - before);
   }
   return plan;
 }
@@ -55,6 +66,7 @@ std::string describe(const MemoryPlan& plan) {
   std::string text = fmt::format("memory: weights {}, gradients {}, moments {}, ", human_bytes(plan.weights),
                                  human_bytes(plan.gradients), human_bytes(plan.moments));
   if (plan.teacher > 0) text += fmt::format("teacher {}, ", human_bytes(plan.teacher));
+  if (plan.held > 0) text += fmt::format("packed weights {}, ", human_bytes(plan.held));
   text += "activations at depth";
   for (const auto& [depth, bytes] : plan.activations) text += fmt::format(" {}: {},", depth, human_bytes(bytes));
   text.pop_back();

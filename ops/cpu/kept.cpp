@@ -1,11 +1,8 @@
 #include "ops/cpu/kept.h"
 
+#include "ops/hold.h"
+
 namespace grt::cpu {
-namespace {
-
-constexpr std::int64_t kMostElements = 8 << 20;
-
-}  // namespace
 
 void KeptPanels::hold(const Tensor& weights) {
   const char* const begin = static_cast<const char*>(weights.raw());
@@ -24,7 +21,7 @@ void KeptPanels::hold(const Tensor& weights) {
 void KeptPanels::let_go() { held_ = false; }
 
 Kept* KeptPanels::find(const void* data, std::int64_t row, std::int64_t col, std::int64_t k, std::int64_t n) {
-  if (!held_ || k * n > kMostElements) return nullptr;
+  if (!held_ || k * n > kMostHeld) return nullptr;
   const char* const at = static_cast<const char*>(data);
   if (at < begin_ || at >= end_) return nullptr;
   Kept& kept = places_[{data, row, col, k, n}];

@@ -33,7 +33,7 @@ class KeptPanels {
   void let_go();
 
   // Where to keep the panels of a factor (k, n) that lies at `data`: null if it is no part of what is held, was not
-  // used more than once in a hold, or is so large that reading panels costs as much as packing does.
+  // used more than once in a hold, or is larger than kMostHeld (ops/hold.h).
   Kept* find(const void* data, std::int64_t row, std::int64_t col, std::int64_t k, std::int64_t n);
 
  private:
