@@ -59,13 +59,10 @@ int launched_ranks() {
 std::unique_ptr<Comm> open_comm() {
   const int launched = launched_ranks();
   if (launched == 1) return std::make_unique<Alone>();
-  using Open = Comm* (*)();
-  const auto open =
-      reinterpret_cast<Open>(plugin_function("mpi", "grt_open_mpi",
-                                             fmt::format("the launcher started {} ranks, which takes a build with MPI "
-                                                         "(Debian: libopenmpi-dev; then configure and build again)",
-                                                         launched)));
-  std::unique_ptr<Comm> comm(open());
+  const Plugin mpi("mpi", fmt::format("the launcher started {} ranks, which takes a build with MPI (Debian: "
+                                      "libopenmpi-dev; then configure and build again)",
+                                      launched));
+  std::unique_ptr<Comm> comm(mpi.function<Comm*()>("grt_open_mpi")());
   check(comm->size() == launched,
         "the launcher started {} ranks, but MPI knows of {}: the launcher must be that of the same MPI (with srun: "
         "--mpi=pmix)",

@@ -8,8 +8,7 @@
 
 namespace grt {
 
-// The library is looked for beside the program, in the library directory beside that, and where the system looks;
-// GRT_CUDA_LIBRARY, if set, names its file instead. Throws Error.
+// Throws Error.
 std::unique_ptr<Device> open_cuda(int ordinal);
 
 // Why open_cuda() cannot work here, or "". Without a driver nothing is opened to find out.

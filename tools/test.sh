@@ -95,12 +95,12 @@ starts_without_driver() {  # starts_without_driver LIBRARY
 
 cuda() {
   heading "CUDA backend without a GPU"
-  if [[ ! -e build/test-release/bin/libgrt_cuda.so ]]; then
+  if [[ ! -e build/test-release/lib/grt/libgrt_cuda.so ]]; then
     echo "skipped: no nvcc was found, so there is no libgrt_cuda.so"
     return 0
   fi
   check "the CUDA backend loads and says that there is no driver" \
-    starts_without_driver "$root/build/test-release/bin/libgrt_cuda.so"
+    starts_without_driver "$root/build/test-release/lib/grt/libgrt_cuda.so"
 }
 
 # Slower instruction sets that this machine has too: the tests of the library, in the release build.

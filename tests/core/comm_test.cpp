@@ -86,7 +86,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("a part that is not there is named, with what the system says and what helps") {
-    const std::string error = error_of([] { plugin_function("nothing", "grt_open_nothing", "ask for less"); });
+    const std::string error = error_of([] { Plugin("nothing", "ask for less"); });
     CHECK(contains(error, "libgrt_nothing.so"));
     CHECK(contains(error, "No such file"));
     CHECK(contains(error, "ask for less"));

@@ -1,9 +1,9 @@
 // The log of a run, the memory plan and the small parts of the trainer that stand by themselves.
-#include "ops/hold.h"
 #include "train/log.h"
 
 #include <set>
 
+#include "ops/hold.h"
 #include "tests/support.h"
 #include "train/config.h"
 #include "train/memory_plan.h"
