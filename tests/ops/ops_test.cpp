@@ -2,9 +2,11 @@
 #include "ops/ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <thread>
 
 #include "autograd/gradcheck.h"
 #include "core/threads.h"
@@ -136,6 +138,31 @@ TEST_SUITE("ops") {
           CHECK_MESSAGE(test::same_bits(alone[i], together[i]), c.name(), ": result ", i, ", ", threads, " threads");
       }
     }
+    set_thread_count(allowed_cpus());
+  }
+
+  // More threads than CPUs, so that chunks are dealt out and interrupted differently each time.
+  TEST_CASE("the same bits come out every time while other threads keep all CPUs busy") {
+    std::vector<OpCase> cases = bench_cases();
+    std::erase_if(cases, [](const OpCase& c) { return !c.variant.starts_with("nano"); });
+    REQUIRE(cases.size() > 20);
+    std::vector<std::vector<Tensor>> quiet;
+    for (const OpCase& c : cases) quiet.push_back(evaluate(c, DType::f32));
+    std::atomic<bool> busy = true;
+    std::vector<std::jthread> others(2 * allowed_cpus());
+    for (std::jthread& other : others)
+      other = std::jthread([&] {
+        for (std::uint64_t n = 0; busy; ++n)
+          if (n % 100'000 == 0) std::this_thread::yield();
+      });
+    set_thread_count(3);
+    for (int round = 0; round < 2; ++round)
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        const std::vector<Tensor> loaded = evaluate(cases[i], DType::f32);
+        for (std::size_t j = 0; j < loaded.size(); ++j)
+          CHECK_MESSAGE(test::same_bits(loaded[j], quiet[i][j]), cases[i].name(), ": result ", j);
+      }
+    busy = false;
     set_thread_count(allowed_cpus());
   }
 
