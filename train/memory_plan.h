@@ -13,8 +13,8 @@ struct MemoryPlan {
   std::int64_t weights, gradients, moments;  // bytes
   std::map<int, std::int64_t> activations;   // by depth: the peak of a forward and backward pass, beyond the above
   std::int64_t teacher = 0;                  // its weights; its pass is part of the activations
-  std::int64_t held = 0;                     // panels of weights that a pass uses more than once
-  std::int64_t total() const;                // with the deepest pass
+  std::int64_t held = 0;       // panels of weights that a pass uses more than once; fewer where Eigen multiplies
+  std::int64_t total() const;  // with the deepest pass
 };
 
 struct MemoryNeeds {

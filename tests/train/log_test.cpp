@@ -119,7 +119,11 @@ TEST_SUITE("train") {
       tape.backward(loss, Tensor::from<float>({1}, std::span(&one, 1), *device));
     }
     CHECK(plan.held > 0);
-    CHECK(static_cast<std::int64_t>(device->in_use()) - before == plan.held);
+    const std::int64_t held = static_cast<std::int64_t>(device->in_use()) - before;
+    if (cpu_level() == "portable")
+      CHECK(held < plan.held);  // Eigen packs for itself
+    else
+      CHECK(held == plan.held);
     Json dense = find_model("dense-nano");
     CHECK(plan_memory(
               {.model = dense, .dtype = DType::f32, .batch_size = 1, .depths = {8}, .recompute = false, .holds = true})
