@@ -1,7 +1,9 @@
 // eval: the loss of a checkpoint on a token file or a text and its accuracy on zero-shot tasks, at any of its depths.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <numbers>
 #include <optional>
 #include <string>
@@ -30,6 +32,7 @@ struct Options {
   std::string kv = "full";
   std::int64_t stride = 0, batch_size = 8;
   std::uint64_t seed = 1337;
+  bool time = false;
 
   template <class V>
   void fields(V&& v) {
@@ -54,6 +57,7 @@ struct Options {
       "0: windows side by side");
     v("batch-size", batch_size, "windows at a time; the results do not depend on it");
     v("seed", seed, "poisson: of the random initial state, a function of the seed and the position");
+    v("time", time, "with --kv full: also what a token of the first batch takes at each depth, in the table alone");
     v("json", json, "file to write the results to");
     v("logits", logits, "safetensors file to write the logits of the first window to: `logits` [T, vocab_size], F32");
   }
@@ -182,16 +186,38 @@ EvalResult evaluate_shown(const LanguageModel& model, const TokenData& data, Eva
 
 double bits(double nats) { return nats / std::numbers::ln2; }
 
-void print_table(const EvalResult& result, const LanguageModel& model) {
+// Milliseconds that a forward pass to each depth takes for a token of the first batch, loss included, once it has run
+// before.
+std::map<int, double> milliseconds_per_token(const LanguageModel& model, const TokenData& data,
+                                             const EvalOptions& eval) {
+  const std::vector<Window> windows = evaluation_windows(data.size(), model.config().context_length);
+  const Batch batch = evaluation_batch(data, evaluation_batches(windows, eval.batch_size).front(), model.device());
+  Pass pass;
+  pass.forced_gate = eval.forced_gate;
+  pass.key.seed = eval.seed;
+  std::map<int, double> times;
+  for (const int depth : eval.depths)
+    for (int round = 0; round < 2; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      host_values(model.losses(model.hidden(batch.tokens, depth, pass).value(), batch.targets));
+      const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - begin;
+      times[depth] = taken.count() / static_cast<double>(batch.targets.numel());
+    }
+  return times;
+}
+
+// `times` is what a token takes at each depth, or empty.
+void print_table(const EvalResult& result, const LanguageModel& model, const std::map<int, double>& times) {
   const bool bytes = model.config().tokenizer == "bytes";
-  fmt::print("{:>6}  {:>12}  {:>12}  {:>12}{}  {:>12}\n", "depth", "loss", "std. error", "perplexity",
-             bytes ? "  bits per byte" : "", "MFLOP/token");
+  fmt::print("{:>6}  {:>12}  {:>12}  {:>12}{}  {:>12}{}\n", "depth", "loss", "std. error", "perplexity",
+             bytes ? "  bits per byte" : "", "MFLOP/token", times.empty() ? "" : "  ms/token");
   for (const auto& [depth, loss] : result.by_depth) {
     const Flops flops = model.flops(model.config().context_length, depth);
     fmt::print("{:>6}  {:>12.6f}  {:>12.6f}  {:>12.6g}", depth, loss.mean, loss.standard_error, std::exp(loss.mean));
     if (bytes) fmt::print("  {:>13.6f}", bits(loss.mean));
-    fmt::print("  {:>12.3f}{}\n", (flops.executed_body + flops.executed_head) / 1e6,
-               depth > model.depths().full ? "  deeper than trained for" : "");
+    fmt::print("  {:>12.3f}", (flops.executed_body + flops.executed_head) / 1e6);
+    if (!times.empty()) fmt::print("  {:>8.4f}", times.at(depth));
+    fmt::print("{}\n", depth > model.depths().full ? "  deeper than trained for" : "");
   }
   for (const auto& [name, loss] : result.further)
     fmt::print("{}: {:.6f} (std. error {:.6f})\n", name, loss.mean, loss.standard_error);
@@ -292,7 +318,7 @@ Json evaluate_routings(const LanguageModel& model, const TokenData& data, const 
     other.causal_routing = routings[i].causal;
     const EvalResult result = evaluate_shown(model, data, other);
     fmt::print("{}:\n", routings[i].words);
-    print_table(result, model);
+    print_table(result, model, {});
     print_routes(result);
     json["loss_" + routings[i].name] = result.by_depth.at(depth).mean;
     json["loss_by_depth_" + routings[i].name] = means(result);
@@ -309,7 +335,9 @@ Json evaluate_data(const Options& options, const LanguageModel& model, const Tok
     eval.kv = kv;
     const EvalResult result = evaluate_shown(model, data, eval);
     fmt::print("{}", heading(data, result, model, eval));
-    print_table(result, model);
+    std::map<int, double> times;
+    if (options.time && kv == KvStrategy::full) times = milliseconds_per_token(model, data, eval);
+    print_table(result, model, times);
     print_exits(result, eval);
     Json under = losses(result, depth, model.config().tokenizer == "bytes");
     if (!eval.exits.empty()) under["exits"] = exits_json(result, eval);

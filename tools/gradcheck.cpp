@@ -58,7 +58,7 @@ void check_operations(const std::string& only, Device& device, Tally& tally) {
     if (c.differentiable) names.insert(c.op);
   check(only.empty() || names.count(only), "--op: no operation \"{}\"; there are {}", only, fmt::join(names, ", "));
 
-  fmt::print("operations: worst relative error (at most {:.0e}) and where\n", kOperationBar);
+  fmt::print("operations on {}: worst relative error (at most {:.0e}) and where\n", device.name(), kOperationBar);
   for (const OpCase& c : op_cases()) {
     if (!c.differentiable || (!only.empty() && c.op != only)) continue;
     const std::vector<Var> inputs = make_inputs(c, DType::f64, device);

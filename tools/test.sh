@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and tests everything: the release build, its lower instruction sets, the build with sanitizers, the installed
+# Builds and tests everything: the release build, its other instruction sets, the build with sanitizers, the installed
 # library used by another program, and the source archive. Goes on after a failure, and counts.
 set -euo pipefail
 
@@ -103,10 +103,12 @@ cuda() {
     starts_without_driver "$root/build/test-release/lib/grt/libgrt_cuda.so"
 }
 
-# Slower instruction sets that this machine has too: the tests of the library, in the release build.
-lower_levels() {
-  local level
-  for level in portable avx2 avx512; do
+# The other instruction sets that this machine has: the tests of the library, in the release build.
+other_levels() {
+  local level default
+  default=$(build/test-release/bin/gradcheck --op silu | head -n 1)
+  for level in portable avx2 avx512 avx512bf16; do
+    if [[ $default == *"($level)"* ]]; then continue; fi
     GRT_ISA=$level build/test-release/bin/gradcheck --op silu > /dev/null 2>&1 || continue  # not on this CPU
     heading "The library at the level $level"
     GRT_ISA=$level run_ctest build/test-release --exclude-regex '^(tools|floors|launch|ranks.*|cuda.*)$'
@@ -162,7 +164,7 @@ release || true
 if ! $fast; then
   cuda || true
   sanitizers || true
-  lower_levels || true
+  other_levels || true
   installation || true
   source_archive || true
 fi

@@ -59,7 +59,7 @@ DType DeviceConfig::type() const { return dtype == "f64" ? DType::f64 : DType::f
 
 std::string DeviceConfig::notice() const {
   if (dtype != "bf16" || cpu_level() == "avx512bf16") return "";
-  return "note: --dtype bf16 is emulated, no faster than f32: " + cpu_level() + " has no instruction for it\n";
+  return "note: --dtype bf16 is emulated at the level " + cpu_level() + ", no faster than f32\n";
 }
 
 DType packed_type(const std::string& weights) {

@@ -14,7 +14,7 @@ std::unique_ptr<Tokenizer> model_tokenizer(const BackboneConfig& config, const s
 
 std::vector<std::uint16_t> encode_file(const Tokenizer& tokenizer, const std::string& file) {
   const MappedFile text(file);
-  std::vector<std::uint16_t> ids;
+  std::vector<std::uint16_t> ids{static_cast<std::uint16_t>(tokenizer.end_of_document())};
   Encoder encoder(tokenizer, SpecialText::ordinary,
                   [&](std::span<const int> part) { ids.insert(ids.end(), part.begin(), part.end()); });
   encoder.feed({reinterpret_cast<const char*>(text.bytes().data()), text.bytes().size()});

@@ -15,7 +15,8 @@ namespace grt {
 // vocabulary would be noise. `cure` says what to do without text.
 std::unique_ptr<Tokenizer> model_tokenizer(const BackboneConfig& config, const std::string& cure);
 
-// The ids of a text file as one document, without an id that ends it: what a model is evaluated on.
+// What a model is evaluated on: the ids of a text file as one document, after the id that ends the document before it,
+// so that the first token of the text is predicted too, as in a token file.
 std::vector<std::uint16_t> encode_file(const Tokenizer& tokenizer, const std::string& file);
 
 }  // namespace grt

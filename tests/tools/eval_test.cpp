@@ -40,7 +40,7 @@ TEST_SUITE("tools") {
       CAPTURE(name);
       const Json expected = oracle_values(name);
       const TempDir dir;
-      const Outcome outcome = eval(name, {"--depths", "all", "--json", (dir / "r.json").string()});
+      const Outcome outcome = eval(name, {"--depths", "all", "--time", "--json", (dir / "r.json").string()});
       INFO(outcome.err);
       REQUIRE(outcome.code == 0);
       CHECK(outcome.err.empty());
@@ -59,6 +59,7 @@ TEST_SUITE("tools") {
         CHECK(contains(outcome.out, fmt::format("{:.6f}", r["loss_by_depth"][depth].get<double>())));
       }
       CHECK(contains(outcome.out, "bits per byte"));
+      CHECK(contains(outcome.out, "ms/token"));
       for (const char* key : {"loss_topk", "loss_causal", "loss_expected"}) {
         REQUIRE(r.contains(key) == expected.contains(key));
         if (r.contains(key)) CHECK(std::abs(r[key].get<double>() - expected[key].get<double>()) < kLossTolerance);
@@ -193,7 +194,7 @@ TEST_SUITE("tools") {
     const TempDir dir;
     const std::string text = "One text, \xC3\xA4 few bytes; and a byte that is no UTF-8: \xFF. Some more of it.\n";
     write_file(dir / "t.txt", text);
-    std::vector<std::uint16_t> ids;
+    std::vector<std::uint16_t> ids{256};  // the end of the document before
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     write_ids(dir / "t.bin", ids);
     const std::string checkpoint = oracle("grt_concat_norm").string();  // 257 ids: the tokenizer `bytes`
@@ -206,6 +207,29 @@ TEST_SUITE("tools") {
       return read_json(json)["loss"].get<double>();
     };
     CHECK(loss("--text", "t.txt") == loss("--data", "t.bin"));
+  }
+
+  TEST_CASE("each token of a text is predicted once, the first too, for any length and batch size") {
+    const TempDir dir;
+    const std::string checkpoint = oracle("grt_concat_norm").string(), json = (dir / "r.json").string();
+    const std::int64_t T = read_json((oracle("grt_concat_norm") / "config.json").string()).at("context_length");
+    for (const std::int64_t length : {std::int64_t{1}, T, T + 1, 3 * T - 2}) {
+      CAPTURE(length);
+      std::string text;
+      for (std::int64_t i = 0; i < length; ++i) text += static_cast<char>('a' + i * i % 23);
+      write_file((dir / "t.txt").string(), text);
+      std::vector<double> losses;
+      for (const char* batch_size : {"1", "7"}) {
+        const Outcome outcome = run_tool("eval", {"--checkpoint", checkpoint, "--text", (dir / "t.txt").string(),
+                                                  "--batch-size", batch_size, "--json", json});
+        INFO(outcome.err);
+        REQUIRE(outcome.code == 0);
+        const Json result = read_json(json);
+        CHECK(result["tokens"] == length);
+        losses.push_back(result["loss"]);
+      }
+      CHECK(losses[0] == losses[1]);
+    }
   }
 
   TEST_CASE("a checkpoint with weights that are not finite gives an error and no report") {

@@ -54,7 +54,7 @@ TEST_SUITE("tools") {
     for (const char* part : {"attention: cache", "expected_losses", "top_k"})
       CHECK_FALSE(contains(o.out, part));  // no derivative
     for (const char* part :
-         {"operations:", "  layernorm: bias", "dense:", "dense, bias, tanh:", "grt, recomputed:",
+         {"operations on cpu (", "  layernorm: bias", "dense:", "dense, bias, tanh:", "grt, recomputed:",
           "grt, gate_concat_norm:", "grt, no gate:", "grt, no injection:", "  gate.ln_concat.weight",
           "  core.1.mlp.c_fc.bias", "poisson:", "  adapter.weight", "mor:", "  router.2.weight", "  router.1.fc.weight",
           "rrt, recomputed:", "  lora.2.core.1.mlp.c_proj.B", "ouro, recomputed:", "  exit_gate.weight"})

@@ -28,7 +28,7 @@ Isa choose(const std::string& wanted) {
   std::string names;
   for (const Isa isa : built()) {
     if (!runs_here(isa)) continue;
-    best = isa;
+    if (pays_here(isa)) best = isa;
     names += (names.empty() ? "" : ", ") + name_of(isa);
   }
   if (wanted.empty()) return best;

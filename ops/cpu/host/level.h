@@ -28,10 +28,11 @@ const Level& level_of();
 
 std::span<const Isa> built();  // in ascending order; the first runs everywhere
 bool runs_here(Isa isa);
+bool pays_here(Isa isa);         // is a level that runs here faster than those below it?
 const Level& level_of(Isa isa);  // of a level that is built
 
-// The highest level that is built and runs here, or the one that the environment's GRT_ISA names. Throws Error naming
-// GRT_ISA if there is none such.
+// The highest level that is built, runs and pays here, or the one that the environment's GRT_ISA names. Throws Error
+// naming GRT_ISA if there is none such.
 const Level& level();
 
 // The level for a value of GRT_ISA, empty for none.

@@ -9,6 +9,7 @@ std::span<const Isa> built() {
 }
 
 bool runs_here(Isa isa) { return isa == Isa::portable; }
+bool pays_here(Isa) { return true; }
 
 const Level& level_of(Isa) { return level_of<Isa::portable>(); }
 
