@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <cstdlib>
+#include <utility>
 
 #include "core/error.h"
+#include "ops/cpu/host/level.h"
 
 namespace grt {
 namespace {
@@ -17,7 +20,11 @@ Function symbol(void* library, const char* name, const std::string& file) {
 }
 
 // It stays loaded: its threads cannot be taken back.
-void* open_library(const std::string& file) { return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); }
+void* open_library(const std::string& file) {
+  const std::string core = openblas_core();
+  if (!core.empty()) setenv("OPENBLAS_CORETYPE", core.c_str(), 0);  // what the user says is left
+  return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
 
 }  // namespace
 
@@ -54,6 +61,14 @@ void OpenBlas::multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Bl
   const auto narrow = [](std::int64_t extent) { return static_cast<int>(extent); };
   sgemm_(kRowMajor, transpose(a), transpose(b), narrow(m), narrow(n), narrow(k), 1, a.data, narrow(a.stride), b.data,
          narrow(b.stride), add ? 1.0f : 0.0f, c, narrow(n));
+}
+
+std::string openblas_core() {
+  const std::pair<cpu::Isa, const char*> cores[] = {
+      {cpu::Isa::avx512bf16, "Cooperlake"}, {cpu::Isa::avx512, "SkylakeX"}, {cpu::Isa::avx2, "Haswell"}};
+  for (const auto& [isa, core] : cores)
+    if (cpu::runs_here(isa)) return core;
+  return "";
 }
 
 std::string name_of(const OpenBlas* blas) {

@@ -41,6 +41,10 @@ class OpenBlas {
   Sgemm sgemm_ = nullptr;
 };
 
+// The kernels that this CPU can run, as the environment's OPENBLAS_CORETYPE names them, or "": a release takes a CPU
+// that it does not know for one of long ago.
+std::string openblas_core();
+
 std::string name_of(const OpenBlas* blas);  // or, for null, that it is missing
 
 }  // namespace grt
