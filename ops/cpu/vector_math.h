@@ -67,7 +67,7 @@ inline SinCos sin_cos(Vec<float> x) {
   constexpr float kRound = 0x1.8p23f;
   const Vec<float> shifted = x * 0.636619772f + kRound, n = shifted - kRound;  // quarter turns
   const Words quarter = std::bit_cast<Words>(shifted);
-  const Vec<float> r = ((x - n * 0x1.92p0f) - n * 0x1.fbp-12f) - n * 4.4544551e-7f;  // pi / 2 in three parts
+  const Vec<float> r = ((x - n * 0x1.92p0f) - n * 0x1.fbp-12f) - n * 3.1391648e-7f;  // pi / 2 in three parts
   const Vec<float> r2 = r * r;
   const Vec<float> s = r * r2 * polynomial(r2, {-0.166666549f, 0.00833217815f, -0.000195172997f}) + r;
   const Vec<float> c = r2 * r2 * polynomial(r2, {0.0416666457f, -0.00138873162f, 2.44331562e-05f}) - 0.5f * r2 + 1.0f;

@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "autograd/gradcheck.h"
+#include "core/philox.h"
 #include "core/threads.h"
+#include "ops/case_makers.h"
 #include "ops/cases.h"
 #include "tests/support.h"
 
@@ -54,6 +56,55 @@ std::vector<Tensor> evaluate(const OpCase& c, DType dtype) {
   for (const Var& v : inputs)
     if (v.has_grad()) results.push_back(v.grad());
   return results;
+}
+
+// Each operation at sizes drawn at random, from the edges of vectors and tiles as often as not.
+std::vector<OpCase> random_cases(std::uint64_t seed) {
+  using namespace cases;
+  std::uint64_t draws = 0;
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random_below({seed, 0, 0}, draws++, static_cast<std::uint64_t>(n)));
+  };
+  const auto size = [&]() -> std::int64_t {
+    constexpr std::int64_t kEdges[] = {1, 7, 17};
+    return below(2) == 0 ? kEdges[below(3)] : 1 + below(70);
+  };
+  const auto plane = [&] { return Shape{size(), size()}; };
+  const auto space = [&] { return Shape{1 + below(3), 1 + size(), size()}; };
+  const int heads = static_cast<int>(1 + below(3));
+  const std::int64_t vocab = 1 + size(), columns = size(), begin = below(columns), k = 1 + below(5);
+  std::vector<OpCase> list{
+      scale_case("", plane(), 0.7f),
+      silu_case("", plane()),
+      gelu_case("erf", plane(), Gelu::erf),
+      gelu_case("tanh", plane(), Gelu::tanh),
+      add_noise_case("", plane(), 0.3f),
+      truncated_normal_case("", plane(), size()),
+      add_case("", plane()),
+      lerp_case("", plane(), 0.3f),
+      concat_case("", plane(), size()),
+      linear_case("", plane(), size(), below(2) == 0),
+      linear_columns_case("", {size(), columns - begin}, size(), columns, begin, below(2) == 0),
+      pair_case(plane(), size()),
+      layernorm_case("", {size(), 4 + size()}, below(2) == 0),
+      embedding_case("", {size(), size()}, vocab, vocab, 80, size(), below(9)),
+      attention_case("", 1 + below(3), size(), heads * size(), heads),
+      cached_attention_case("", 1 + below(3), size(), 1 + below(5), heads * size(), heads),
+      cross_entropy_case("", plane(), vocab + below(9), vocab, 1 + below(5000)),
+      distillation_case("", plane(), size(), vocab + below(9), vocab, {0.4, 2.0}, 1 + below(5000)),
+      token_losses_case("", plane(), vocab + below(9), vocab, 1 + below(5000)),
+      exit_distribution_case("", size(), 2 + below(7)),
+      exit_loss_case("", size(), 2 + below(7), 0.1),
+      exit_gate_loss_case("", size(), 2 + below(7)),
+      expected_losses_case("", size(), 2 + below(7)),
+      bce_with_logits_case("", plane()),
+      top_k_case("", 1 + below(3), k + size(), k, below(2) == 0),
+      gather_rows_case("", space()),
+      gated_scatter_case("", space(), 0.6f),
+      gate_mix_case("", plane(), 1.5f, 0.2f),
+  };
+  for (OpCase& c : list) c.variant += fmt::format("random {}", seed);
+  return list;
 }
 
 TEST_SUITE("ops") {
@@ -125,6 +176,50 @@ TEST_SUITE("ops") {
         CHECK_MESSAGE(e <= 1e-5, c.name(), ": result ", i, ": ", e);
       }
     }
+  }
+
+  TEST_CASE("sizes drawn at random: every value is that of its statement, in f32 with its gradients to 1e-5") {
+    std::set<std::string> drawn, operations;
+    for (const OpCase& c : op_cases()) operations.insert(c.op);
+    for (std::uint64_t seed = 0; seed < 12; ++seed)
+      for (const OpCase& c : random_cases(seed)) {
+        drawn.insert(c.op);
+        const std::vector<Var> inputs = make_inputs(c, DType::f64, test::cpu());
+        std::string shapes;
+        for (const Var& v : inputs) shapes += fmt::format(" {}", v.shape());
+        const double e = error(test::values(c.run(inputs).value()), c.reference(tensors(inputs)));
+        CHECK_MESSAGE(e <= c.tolerance, c.name(), shapes, ": ", e);
+        const std::vector<Tensor> narrow = evaluate(c, DType::f32), wide = evaluate(c, DType::f64);
+        for (std::size_t i = 0; i < wide.size(); ++i) {
+          const double rounding = error(test::values(narrow[i]), test::values(wide[i]));
+          CHECK_MESSAGE(rounding <= 1e-5, c.name(), shapes, ": result ", i, ": ", rounding);
+        }
+      }
+    CHECK(drawn == operations);
+  }
+
+  // The gradient of a weight that no row reached is zero.
+  TEST_CASE("no row at all is no work") {
+    using namespace cases;
+    const Shape none{0, 7};
+    const OpCase list[] = {scale_case("", none, 0.7f),
+                           silu_case("", none),
+                           gelu_case("", none, Gelu::erf),
+                           add_noise_case("", none, 0.3f),
+                           add_case("", none),
+                           lerp_case("", none, 0.3f),
+                           concat_case("", none, 3),
+                           linear_case("", none, 17, true),
+                           pair_case(none, 17),
+                           layernorm_case("", none, true),
+                           gate_mix_case("", none, 1.5f, 0.2f)};
+    for (const OpCase& c : list)
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        const std::vector<Tensor> results = evaluate(c, dtype);
+        CHECK_MESSAGE(results.at(0).numel() == 0, c.op);
+        for (const Tensor& gradient : results)
+          for (const double v : test::values(gradient)) CHECK_MESSAGE(v == 0, c.op);
+      }
   }
 
   TEST_CASE("1, 2 and 3 threads give the same bits") {

@@ -224,6 +224,18 @@ class Scripts(unittest.TestCase):
             self.assertAlmostEqual(got["loss"], expected["gradients"]["loss"], delta=1e-8, msg=directory)
             self.assertLess(got["largest_gradient_error"], 1e-6, directory)
 
+    def test_every_model_in_pytorch_trains_in_both_types(self):
+        python = "/usr/bin/python3"
+        if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+            self.skipTest("PyTorch is not installed (python3-torch)")
+        for name in ["dense", "grt", "grt_concat_norm", "grt_no_gate", "grt_no_injection"]:
+            config = (TOOLS.parent / "tests" / "fixtures" / "oracle" / name / "config.json").read_text()
+            for dtype in ["f32", "bf16"]:
+                result = subprocess.run([python, TOOLS / "bench" / "torch_step.py", "serve", "--config", config,
+                                         "--dtype", dtype, "--threads", "1"], input="\n", capture_output=True, text=True)
+                self.assertEqual(result.returncode, 0, f"{name}, {dtype}: {result.stderr}")
+                self.assertGreater(json.loads(result.stdout.splitlines()[1])["seconds"], 0)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -32,7 +32,7 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x):
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
+        return F.layer_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.bias)
 
 
 class Attention(nn.Module):
@@ -141,7 +141,7 @@ class Model(nn.Module):
         for _ in range(c["n_recurrences"]):
             o = h + c["state_noise"] * torch.randn_like(h) if noise and c["state_noise"] else h
             if c["use_injection"]:
-                o = F.linear(o, self.inject.weight[:, :width]) + injected
+                o = (F.linear(o, self.inject.weight[:, :width]) + injected).to(h.dtype)  # autocast makes it bf16
             for block in self.core:
                 o = block(o)
             if not c["use_gate"]:
