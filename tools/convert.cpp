@@ -58,6 +58,8 @@ Imported from_huggingface(const fs::path& in, const ModelFlags& flags, Device& d
   const auto declared = make_model(config, where);
   const Origins origins = huggingface_origins(declared->params());
   check_origins(declared->params(), files, origins, is_huggingface_buffer);
+  check(theirs.value("tie_word_embeddings", Json(true)) != Json(false) || files.find("lm_head.weight"),
+        "{}: tie_word_embeddings is false, but {} has no lm_head.weight", where, files.where());
   auto model = allocated(config, where, device);
   read_tensors(model->params(), files, origins);
   print_prefixes(files);
@@ -123,6 +125,8 @@ Imported import(const Options& o, const ModelFlags& flags, Device& device) {
 
 int convert(const Options& o, const ModelFlags& flags) {
   check(o.paths.size() == 2, "IN OUT: two paths are needed, not {}", o.paths.size());
+  check(!o.paths[1].empty(), "IN OUT: OUT is empty, expected the name of a new directory");
+  check_new(o.paths[1]);
   check(o.to == "grt" || o.to == "hf", "--to: must be grt or hf, not \"{}\"", o.to);
   check(o.dtype == "f32" || o.dtype == "bf16", "--dtype: must be f32 or bf16, not \"{}\"", o.dtype);
   const DType dtype = o.dtype == "bf16" ? DType::bf16 : DType::f32;

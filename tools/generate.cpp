@@ -78,9 +78,10 @@ void check_flags(const Options& o) {
   check(!o.prompt + !o.prompt_file + !o.prompt_ids >= 2, "--prompt, --prompt-file, --prompt-ids: give one of them");
   kv_strategy(o.kv);
   check(o.overflow == "error" || o.overflow == "slide", "--overflow: must be error or slide, not \"{}\"", o.overflow);
-  check(!o.score_ids || (!o.print_ids && !o.print_logprobs && !o.print_depths && o.samples == 1 && !o.speculate),
-        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs, --print-depths, --samples "
-        "or --speculate");
+  check(!o.score_ids ||
+            (!o.print_ids && !o.print_logprobs && !o.print_depths && !o.stats && o.samples == 1 && !o.speculate),
+        "--score-ids: makes no tokens, so it does not go with --print-ids, --print-logprobs, --print-depths, --stats, "
+        "--samples or --speculate");
 }
 
 std::vector<int> parse_ids(const char* flag, const std::string& text) {
@@ -113,16 +114,24 @@ std::vector<int> encoded(const BackboneConfig& config, const std::string& text) 
   return text.empty() ? std::vector<int>() : model_tokenizer(config, "give ids by --prompt-ids")->encode(text);
 }
 
+void check_ids(std::span<const int> ids, const std::string& where, const BackboneConfig& config) {
+  for (const int id : ids)
+    check(id >= 0 && id < config.vocab_size, "{}: id {} is outside [0, {}), the model's vocabulary", where, id,
+          config.vocab_size);
+}
+
 // A line of a .jsonl file.
 std::vector<int> prompt_of_line(const std::string& line, const std::string& where, const BackboneConfig& config) {
-  const Json json = Json::parse(line, nullptr, false);
+  const Json json = parse_json(line, where);
   const bool one = json.is_object() && json.size() == 1;
   if (one && json.contains("text") && json["text"].is_string()) return encoded(config, json["text"]);
   const auto whole = [](const Json& id) { return id.is_number_integer() && id >= -1 && id <= 1 << 30; };
   check(one && json.contains("ids") && json["ids"].is_array() &&
             std::all_of(json["ids"].begin(), json["ids"].end(), whole),
-        "{}: expected {{\"text\": ...}} or {{\"ids\": [...]}}, got {}", where, line.substr(0, 100));
-  return json["ids"];
+        "{}: expected {{\"text\": ...}} or {{\"ids\": [...]}}, got {}", where, to_text(json).substr(0, 100));
+  const std::vector<int> ids = json["ids"];
+  check_ids(ids, where, config);
+  return ids;
 }
 
 std::vector<std::vector<int>> prompts_of(const Options& options, const BackboneConfig& config) {
@@ -135,6 +144,7 @@ std::vector<std::vector<int>> prompts_of(const Options& options, const BackboneC
     check(!prompts.empty(), "{}: has no line", *options.prompt_file);
   } else if (options.prompt_ids) {
     prompts = {parse_ids("--prompt-ids", *options.prompt_ids)};
+    check_ids(prompts[0], "--prompt-ids", config);
   } else {
     prompts = {encoded(config, options.prompt_file ? read_file(*options.prompt_file) : options.prompt.value_or(""))};
   }
@@ -167,8 +177,13 @@ GenerateStats print_text(const LanguageModel& model, const Prompts& prompts, con
   const int count = static_cast<int>(prompts.size()), all = count * options.samples;
   std::vector<Utf8Stream> streams(all);
   std::vector<std::string> held(all);
-  print_now(heading(0, count, options.samples));
+  bool begun = false;
+  const auto begin = [&] {  // not before the first token is there, for there may be an error instead
+    if (!begun) print_now(heading(0, count, options.samples));
+    begun = true;
+  };
   const GenerateStats stats = generate(model, prompts, options, [&](int sample, const NewToken& token) {
+    begin();
     made[sample].push_back(token);
     const std::string text = streams[sample].push(tokenizer->decode(token.id));
     if (sample == 0) {
@@ -177,6 +192,7 @@ GenerateStats print_text(const LanguageModel& model, const Prompts& prompts, con
       held[sample] += text;
     }
   });
+  begin();
   for (int i = 0; i < all; ++i)
     print_now((i ? heading(i, count, options.samples) : "") + held[i] + streams[i].flush() + "\n");
   return stats;

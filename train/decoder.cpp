@@ -93,8 +93,13 @@ std::vector<std::vector<double>> Decoder::feed(std::span<const Feed> feeds, std:
   std::vector<std::vector<double>> logits;
   model_.exits(tokens, depths, pass, [&](int, const Var& z) { logits.push_back(logits_of(z.value())); });
   keep_steps(parts, routes.steps());
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    for (const std::vector<double>& exit : logits) check_finite(exit, parts[i].sequence);
+  const auto V = static_cast<std::size_t>(model_.config().vocab_size);
+  std::size_t begin = 0;
+  for (const Fresh& part : parts) {
+    const std::size_t count = static_cast<std::size_t>(part.count) * V;
+    for (const std::vector<double>& exit : logits) check_finite(std::span(exit).subspan(begin, count), part.sequence);
+    begin += count;
+  }
   return logits;
 }
 

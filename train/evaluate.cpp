@@ -116,6 +116,8 @@ void check_options(const LanguageModel& model, const EvalOptions& options) {
   check(options.exits.empty() || options.exit_bound >= 1, "--exit: at --depth {} there is no step to stop before",
         options.exit_bound);
   if (!options.forced_gate) return;
+  for (const ExitRule& rule : options.exits)
+    check(rule.kind != HaltKind::gate, "--exit: {} looks at the gate, which --forced-gate takes away", text_of(rule));
   check(model.config_json().value("use_gate", false), "--forced-gate: this {} model has no gate",
         model.config().architecture);
   check(*options.forced_gate >= 0 && *options.forced_gate <= 1, "--forced-gate: must be 0..1, not {}",

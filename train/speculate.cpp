@@ -84,14 +84,15 @@ Speculator::Speculator(const LanguageModel& model, const Speculation& speculatio
   for (const int depth : candidates_) costs_[depth] = flops(depth) / flops(decoder.depth());
 }
 
-Speculator::Choice Speculator::plan(Shares& shares) const {
-  Choice best{candidates_.front(), speculation_.tokens.value_or(0)};
+Speculator::Choice Speculator::plan(Shares& shares, int most) const {
+  Choice best{candidates_.front(), std::min(most, speculation_.tokens.value_or(0))};
   double best_rate = 0;
   for (const int depth : candidates_) {
     const Share& share = shares[depth];
     const int trusted = std::min(kMostDrafts, kTrust + static_cast<int>(std::lround(share.count)));
-    const int least = speculation_.tokens.value_or(0), most = speculation_.tokens.value_or(trusted);
-    for (int k = least; k <= most; ++k) {
+    const int least = std::min(most, speculation_.tokens.value_or(0));
+    const int last = std::min(most, speculation_.tokens.value_or(trusted));
+    for (int k = least; k <= last; ++k) {
       const double further_runs = static_cast<double>(k / kTokensAsAlone) * kRunCost;
       const double cost = 1 + k * (costs_.at(depth) + kRowCost) + further_runs;
       const double rate = expected_tokens(share.value(), k) / cost;
@@ -109,10 +110,9 @@ std::vector<std::vector<NewToken>> Speculator::advance(std::span<const Growth> a
   std::vector<Draft> drafts;
   for (const Growth& growth : all) {
     Shares& shares = shares_[growth.sequence];
-    const Choice choice = plan(shares);
     const std::int64_t room = std::min(decoder_.room(growth.sequence), growth.most) - 1;
-    const auto wanted = static_cast<int>(std::clamp<std::int64_t>(room, 0, choice.tokens));
-    drafts.push_back({&growth, &shares[choice.depth], choice.depth, wanted});
+    const Choice choice = plan(shares, static_cast<int>(std::max<std::int64_t>(room, 0)));
+    drafts.push_back({&growth, &shares[choice.depth], choice.depth, choice.tokens});
   }
   draft(drafts);
   return verify(drafts);

@@ -86,7 +86,7 @@ class Speculator {
     std::vector<std::vector<double>> distributions = {};
   };
 
-  Choice plan(Shares& shares) const;
+  Choice plan(Shares& shares, int most) const;  // up to so many drafts
   void draft(std::vector<Draft>& drafts);
   std::vector<std::vector<NewToken>> verify(std::vector<Draft>& drafts);
   std::vector<NewToken> judge(Draft& draft, std::span<const double> logits);

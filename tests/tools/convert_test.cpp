@@ -289,6 +289,7 @@ TEST_SUITE("tools") {
     };
     CHECK(contains(error("activation_function", "relu"), "activation_function must be gelu (erf) or one of gelu_new"));
     CHECK(contains(error("layer_norm_epsilon", 1e-6), "layer_norm_epsilon must be 1e-05, not 1e-06"));
+    CHECK(contains(error("tie_word_embeddings", false), "tie_word_embeddings is false, but"));
     CHECK(contains(error("model_type", "llama"), "model_type must be \"gpt2\", not \"llama\""));
     CHECK(contains(error("n_inner", 80), "n_inner must be 160, not 80"));
     CHECK(contains(error("scale_attn_by_inverse_layer_idx", true), "scale_attn_by_inverse_layer_idx must be false"));
@@ -527,6 +528,7 @@ TEST_SUITE("tools") {
     CHECK(contains(refused("gguf", "grt", in, out), "--from: must be hf, grt or llmc, not \"gguf\""));
     CHECK(contains(refused("grt", "llmc", in, out), "--to: must be grt or hf, not \"llmc\""));
     CHECK(contains(refused("grt", "grt", in, out, {"--dtype", "f16"}), "--dtype: must be f32 or bf16, not \"f16\""));
+    CHECK(contains(convert("grt", "grt", in, "").err, "IN OUT: OUT is empty, expected the name of a new directory"));
     CHECK(contains(refused("grt", "grt", in, out, {"extra"}), "IN OUT: two paths are needed, not 3"));
     CHECK(contains(refused("hf", "grt", in, out, {"--map", "m.json"}), "--map: is for --from grt"));
     CHECK(contains(refused("grt", "grt", dir / "nothing", out), "nothing/config.json"));

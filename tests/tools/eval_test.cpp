@@ -332,6 +332,8 @@ TEST_SUITE("tools") {
         {{"--checkpoint", no_gate, "--data", tokens, "--forced-gate", "1"},
          "--forced-gate: this grt model has no gate"},
         {{"--checkpoint", grt, "--data", tokens, "--forced-gate", "2"}, "--forced-gate: must be 0..1, not 2"},
+        {{"--checkpoint", grt, "--data", tokens, "--forced-gate", "1", "--exit", "kl:1,gate:0.5"},
+         "--exit: gate:0.5 looks at the gate, which --forced-gate takes away"},
         {{"--checkpoint", grt, "--data", tokens, "--kv", "least"},
          "--kv: must be full, mean, last or first, not \"least\""},
         {{"--checkpoint", dense, "--data", tokens, "--kv", "mean"}, "--kv: this dense model keeps all"},

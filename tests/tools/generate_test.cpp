@@ -303,6 +303,8 @@ TEST_SUITE("tools") {
     const std::string grt = oracle("grt").string(), dense = oracle("dense").string();
     const std::string concat = oracle("grt_concat_norm").string();
     write_spoiled("grt", dir / "nan", "wpe.weight", std::numeric_limits<float>::quiet_NaN());
+    write_file(dir / "twice.jsonl", "{\"ids\": [1], \"ids\": [2]}\n");
+    write_file(dir / "range.jsonl", "{\"ids\": [1, 500]}\n");
     write_file(dir / "bad.jsonl", "{\"ids\": [1]}\n{\"txt\": \"a\"}\n");
     write_file(dir / "empty.jsonl", "");
     struct Row {
@@ -324,7 +326,11 @@ TEST_SUITE("tools") {
         {{"--checkpoint", grt, "--prompt-ids", "1", "--score-ids", "2", "--speculate", "2"},
          "--score-ids: makes no tokens"},
         {{"--checkpoint", grt, "--prompt-file", (dir / "bad.jsonl").string(), "--print-ids"},
-         "bad.jsonl, line 2: expected {\"text\": ...} or {\"ids\": [...]}, got {\"txt\": \"a\"}"},
+         "bad.jsonl, line 2: expected {\"text\": ...} or {\"ids\": [...]}, got {\"txt\":\"a\"}"},
+        {{"--checkpoint", grt, "--prompt-file", (dir / "twice.jsonl").string(), "--print-ids"},
+         "twice.jsonl, line 1: the key \"ids\" occurs twice"},
+        {{"--checkpoint", grt, "--prompt-file", (dir / "range.jsonl").string(), "--print-ids"},
+         "range.jsonl, line 1: id 500 is outside [0, 97)"},
         {{"--checkpoint", grt, "--prompt-file", (dir / "empty.jsonl").string(), "--print-ids"},
          "empty.jsonl: has no line"},
         {{"--checkpoint", (dir / "none").string()}, "none: not a directory"},

@@ -30,7 +30,7 @@ Options read_options(const TaskLine& line, const char* key) {
   if (line.has("question") && line.at("question").is_object()) {
     const TaskLine nested{line.at("question"), line.where};
     options.question = nested.text("stem");
-    for (const Json& choice : nested.at("choices")) {
+    for (const Json& choice : nested.list("choices")) {
       options.texts.push_back(TaskLine{choice, line.where}.text("text"));
       options.labels.push_back(TaskLine{choice, line.where}.text("label"));
     }
@@ -40,7 +40,7 @@ Options read_options(const TaskLine& line, const char* key) {
   const TaskLine choices{line.at("choices"), line.where};
   const auto strings = [&](const char* name) {
     std::vector<std::string> list;
-    for (const Json& item : choices.at(name)) {
+    for (const Json& item : choices.list(name)) {
       check(item.is_string(), "{}: choices.{} must hold strings, not {}", line.where, name, item.dump());
       list.push_back(item.get<std::string>());
     }
@@ -107,7 +107,7 @@ std::string hellaswag_text(std::string_view text) {
 
 Document hellaswag_document(const TaskLine& line) {
   std::vector<std::string> endings;
-  for (const Json& ending : line.at("endings")) {
+  for (const Json& ending : line.list("endings")) {
     check(ending.is_string(), "{}: endings must hold strings, not {}", line.where, ending.dump());
     endings.push_back(hellaswag_text(ending.get<std::string>()));
   }

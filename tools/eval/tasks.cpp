@@ -50,6 +50,12 @@ const Json& TaskLine::at(const char* key) const {
   return *it;
 }
 
+const Json& TaskLine::list(const char* key) const {
+  const Json& value = at(key);
+  check(value.is_array(), "{}: \"{}\" must be a list, not {}", where, key, value.dump());
+  return value;
+}
+
 std::string TaskLine::text(const char* key) const {
   const Json& value = at(key);
   check(value.is_string(), "{}: \"{}\" must be a string, not {}", where, key, value.dump());

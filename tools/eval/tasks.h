@@ -29,6 +29,7 @@ struct TaskLine {
 
   bool has(const char* key) const { return json.contains(key); }
   const Json& at(const char* key) const;
+  const Json& list(const char* key) const;
   std::string text(const char* key) const;
   int number(const char* key) const;  // also "3", or true as 1: data sets and their copies differ in this
 };

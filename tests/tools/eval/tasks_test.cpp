@@ -240,6 +240,10 @@ TEST_SUITE("tools") {
         {"arc_easy", R"({"question": "q", "choices": {"text": ["a"], "label": []}, "answerKey": "A"})", "0 labels"},
         {"hellaswag", R"({"activity_label": "A", "ctx_a": "b", "ctx_b": "c", "endings": [1], "label": 0})",
          "endings must hold strings, not 1"},
+        {"hellaswag", R"({"activity_label": "A", "ctx_a": "b", "ctx_b": "c", "endings": "xyz", "label": 0})",
+         "\"endings\" must be a list, not \"xyz\""},
+        {"arc_easy", R"({"question": "q", "choices": {"text": "a", "label": "A"}, "answerKey": "A"})",
+         "\"text\" must be a list, not \"a\""},
     };
     for (const Case& c : cases) {
       const std::string error = error_of([&] { read_line(c.task, c.line); });
