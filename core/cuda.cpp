@@ -11,7 +11,7 @@ namespace {
 // What cuda/plugin.cpp defines.
 struct Backend {
   void (*unavailable)(std::string* reason);
-  Device* (*open)(int ordinal);
+  Device* (*open)(int ordinal, DType products);
 };
 
 const Backend& backend() {
@@ -21,14 +21,16 @@ const Backend& backend() {
     check(interface == GRT_INTERFACE, "libgrt_cuda.so is of another build than the program ({}, not {})", interface,
           GRT_INTERFACE);
     return Backend{plugin.function<void(std::string*)>("grt_cuda_unavailable"),
-                   plugin.function<Device*(int)>("grt_cuda_open")};
+                   plugin.function<Device*(int, DType)>("grt_cuda_open")};
   }();
   return loaded;
 }
 
 }  // namespace
 
-std::unique_ptr<Device> open_cuda(int ordinal) { return std::unique_ptr<Device>(backend().open(ordinal)); }
+std::unique_ptr<Device> open_cuda(int ordinal, DType products) {
+  return std::unique_ptr<Device>(backend().open(ordinal, products));
+}
 
 std::string cuda_unavailable() {
   if (named_plugin("cuda").empty()) {

@@ -8,8 +8,8 @@
 
 namespace grt {
 
-// Throws Error.
-std::unique_ptr<Device> open_cuda(int ordinal);
+// `products`: as for open_cpu (core/device.h). Throws Error.
+std::unique_ptr<Device> open_cuda(int ordinal, DType products = DType::f32);
 
 // Why open_cuda() cannot work here, or "". Without a driver nothing is opened to find out.
 std::string cuda_unavailable();

@@ -15,7 +15,7 @@ namespace grt::cuda {
 void cuda_check(cudaError_t e, const char* what);
 
 struct CudaKernels final : Kernels {
-  explicit CudaKernels(cudaStream_t s) : stream(s) {}
+  CudaKernels(cudaStream_t s, DType p) : stream(s), products(p) {}
 
   // elementwise.cu
   void add(const Into&, const Tensor&, const Tensor&) override;
@@ -79,6 +79,7 @@ struct CudaKernels final : Kernels {
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
 
   cudaStream_t stream;
+  DType products;  // of f32 tensors: f32 or bf16 (core/device.h, open_cpu)
   Blas blas;
 };
 

@@ -19,10 +19,10 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, bool keep_blocks) : Device(keep_blocks), ordinal_(ordinal) {
+  CudaDevice(int ordinal, DType products, bool keep_blocks) : Device(keep_blocks), ordinal_(ordinal) {
     cuda_check(cudaSetDevice(ordinal), "choosing the device");
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-    kernels_ = std::make_unique<CudaKernels>(stream_);
+    kernels_ = std::make_unique<CudaKernels>(stream_, products);
   }
   ~CudaDevice() override {
     cudaStreamSynchronize(stream_);
@@ -82,13 +82,14 @@ std::string unavailable() {
   return cudaGetErrorString(e);
 }
 
-std::unique_ptr<Device> open(int ordinal, bool keep_blocks) {
+std::unique_ptr<Device> open(int ordinal, DType products, bool keep_blocks) {
+  check(products == DType::f32 || products == DType::bf16, "products are f32 or bf16, not {}", name_of(products));
   const std::string reason = unavailable();
   check(reason.empty(), "no CUDA device can be opened: {}", reason);
   int count = 0;
   cuda_check(cudaGetDeviceCount(&count), "counting the devices");
   check(0 <= ordinal && ordinal < count, "there is no cuda:{}; the devices are cuda:0..{}", ordinal, count - 1);
-  auto device = std::make_unique<CudaDevice>(ordinal, keep_blocks);
+  auto device = std::make_unique<CudaDevice>(ordinal, products, keep_blocks);
   self_test(*device, ordinal);
   return device;
 }

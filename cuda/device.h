@@ -9,9 +9,9 @@
 
 namespace grt::cuda {
 
-// keep_blocks: whether blocks that are given back wait to be taken again. Without, every tensor is an allocation of its
-// own exact size, which tools that check memory want.
-std::unique_ptr<Device> open(int ordinal, bool keep_blocks = true);
+// products: f32 or bf16, as for open_cpu (core/device.h). keep_blocks: whether blocks that are given back wait to be
+// taken again. Without, every tensor is an allocation of its own exact size, which tools that check memory want.
+std::unique_ptr<Device> open(int ordinal, DType products = DType::f32, bool keep_blocks = true);
 
 // Why no device can be opened, or "".
 std::string unavailable();

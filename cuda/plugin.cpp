@@ -8,5 +8,7 @@ extern "C" {
 
 [[gnu::visibility("default")]] void grt_cuda_unavailable(std::string* reason) { *reason = grt::cuda::unavailable(); }
 
-[[gnu::visibility("default")]] grt::Device* grt_cuda_open(int ordinal) { return grt::cuda::open(ordinal).release(); }
+[[gnu::visibility("default")]] grt::Device* grt_cuda_open(int ordinal, grt::DType products) {
+  return grt::cuda::open(ordinal, products).release();
+}
 }

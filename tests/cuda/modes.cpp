@@ -35,12 +35,12 @@ std::vector<Mode> modes() {
           {Order::forward, Streams::lazy, true, false}};
 }
 
-Emulated::Emulated(const Mode& mode) : before_(emu::config) {
+Emulated::Emulated(const Mode& mode, DType products) : before_(emu::config) {
   if (kThreadSanitizer) set_thread_count(1);  // the CPU's threads are not instrumented: all they do would seem a race
   emu::config.order = mode.order;
   emu::config.streams = mode.streams;
   emu::config.guard = mode.guard;
-  device_ = cuda::open(0, mode.keep_blocks);
+  device_ = cuda::open(0, products, mode.keep_blocks);
 }
 Emulated::~Emulated() {
   device_.reset();

@@ -25,7 +25,7 @@ std::vector<Mode> modes();
 // Sets the emulator up and opens a device, while this object lives.
 class Emulated {
  public:
-  explicit Emulated(const Mode& mode);
+  explicit Emulated(const Mode& mode, DType products = DType::f32);
   ~Emulated();
   Emulated(const Emulated&) = delete;
   Emulated& operator=(const Emulated&) = delete;
