@@ -26,15 +26,15 @@ void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t what, 
 }
 
 // A row-major matrix is its own transpose column-major.
-cublasLtMatrixLayout_t layout(std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+cublasLtMatrixLayout_t layout(DType type, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
   cublasLtMatrixLayout_t result = nullptr;
-  blas_check(cublasLtMatrixLayoutCreate(&result, CUDA_R_32F, static_cast<std::uint64_t>(columns),
-                                        static_cast<std::uint64_t>(rows), stride),
+  blas_check(cublasLtMatrixLayoutCreate(&result, type == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F,
+                                        static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows), stride),
              "describing a matrix");
   return result;
 }
 cublasLtMatrixLayout_t layout(const Matrix& m) {
-  return m.transposed ? layout(m.columns, m.rows, m.stride) : layout(m.rows, m.columns, m.stride);
+  return m.transposed ? layout(m.type, m.columns, m.rows, m.stride) : layout(m.type, m.rows, m.columns, m.stride);
 }
 
 }  // namespace
@@ -82,8 +82,11 @@ Blas::~Blas() {
 // cuBLASLt is column-major, so it computes y^T = b^T a^T: b is its first factor, and the bias belongs to its rows.
 Blas::Plan& Blas::plan(float* y, std::int64_t stride, const Matrix& a, const Matrix& b, const float* bias) {
   const std::array<std::uint32_t, 3> alignments{alignment(b.data), alignment(a.data), alignment(y)};
-  const Key key{a.rows,       b.columns,    a.columns,       a.stride,      b.stride,      stride,
-                a.transposed, b.transposed, bias != nullptr, alignments[0], alignments[1], alignments[2]};
+  const Key key{a.rows,          b.columns,     a.columns,
+                a.stride,        b.stride,      stride,
+                a.transposed,    b.transposed,  a.type == DType::bf16,
+                bias != nullptr, alignments[0], alignments[1],
+                alignments[2]};
   std::unique_ptr<Plan>& slot = plans_[key];
   if (slot) return *slot;
   auto made = std::make_unique<Plan>();
@@ -93,7 +96,7 @@ Blas::Plan& Blas::plan(float* y, std::int64_t stride, const Matrix& a, const Mat
   if (bias) set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   made->a = layout(a);
   made->b = layout(b);
-  made->y = layout(a.rows, b.columns, stride);
+  made->y = layout(DType::f32, a.rows, b.columns, stride);
   made->choose_way(handle_, alignments);
   slot = std::move(made);
   return *slot;

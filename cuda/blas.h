@@ -12,12 +12,14 @@
 
 namespace grt::cuda {
 
-// op(data) with its extents; rows of data are `stride` elements apart.
+// op(data) with its extents; rows of data, f32 or bf16, are `stride` elements apart.
 struct Matrix {
-  const float* data;
+  const void* data;
+  DType type;
   std::int64_t rows, columns, stride;
   bool transposed;
 };
+inline Matrix transpose(const Matrix& m) { return {m.data, m.type, m.columns, m.rows, m.stride, !m.transposed}; }
 
 class Blas {
  public:
@@ -26,13 +28,14 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // y (a.rows, b.columns), of rows `stride` elements apart, = a b, + bias (b.columns) if given, + y if `add`.
+  // y (a.rows, b.columns), of rows `stride` elements apart, = a b, of one type, summed in f32, + bias (b.columns) if
+  // given, + y if `add`.
   void multiply(float* y, std::int64_t stride, bool add, const Matrix& a, const Matrix& b, const float* bias,
                 Device& device, cudaStream_t stream);
 
  private:
   struct Plan;
-  using Key = std::array<std::int64_t, 12>;
+  using Key = std::array<std::int64_t, 13>;
   Plan& plan(float* y, std::int64_t stride, const Matrix& a, const Matrix& b, const float* bias);
 
   cublasLtHandle_t handle_ = nullptr;

@@ -1,5 +1,6 @@
 // The CUDA backend's fulfilment of the kernel contract (ops/kernels.h), one .cu file for each family; it computes in
-// f32. Plain C++: what only nvcc or the emulator understand stands in cuda/device.cuh.
+// f32, but for products of bf16 factors. Plain C++: what only nvcc or the emulator understand stands in
+// cuda/device.cuh.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,6 +8,7 @@
 #include <memory>
 
 #include "cuda/blas.h"
+#include "cuda/held.h"
 #include "ops/kernels.h"
 
 namespace grt::cuda {
@@ -35,6 +37,12 @@ struct CudaKernels final : Kernels {
   void truncated_normal(const Tensor&, float, NoiseKey, std::int64_t) override;
   // linear.cpp (blas.h)
   void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
+  void linear_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Factor&) override;
+  void hold(const Tensor& weights) override { copies.hold(weights); }
+  void let_go() override { copies.let_go(); }
+  Keeps keeps() const override { return products == DType::bf16 ? Keeps::rounded : Keeps::nothing; }
+  // packed.cu
+  void pack(const Tensor&, const Tensor&) override;
   // reduce.cu
   void sum_rows(const Into&, const Tensor&) override;
   void sum(const Into&, const Tensor&, double) override;
@@ -81,6 +89,19 @@ struct CudaKernels final : Kernels {
   cudaStream_t stream;
   DType products;  // of f32 tensors: f32 or bf16 (core/device.h, open_cpu)
   Blas blas;
+  HeldCopies copies;
+
+ private:
+  // A factor in the type of products, with the memory of its copy if it is one.
+  struct Operand {
+    Matrix matrix;
+    Tensor copy;
+  };
+  Operand operand(const Factor& factor);
+  // to (x.rows, rounded_stride(x.columns)) = x in bf16; its memory is taken if it has none. x is not transposed.
+  void round(Tensor& to, const Matrix& x, Device& device);  // round.cu
+  void multiply(const Into& y, Columns columns, const Matrix& a, const Matrix& b, const Tensor& bias);
+  void packed_matmul(const Into& y, Columns columns, const Tensor& x, const Factor& w, const Tensor& bias);
 };
 
 // The elements of an f32 tensor, or null without one.

@@ -1,13 +1,14 @@
 // Token and position embeddings. Backward, every sum is one thread's, in the order of the tokens.
-#include "cuda/device.cuh"
+#include "cuda/packed.cuh"
 
 namespace grt::cuda {
 namespace {
 
-__global__ void embedding_kernel(float* y, const std::int32_t* tokens, const float* wte, const float* wpe,
+template <DType type>
+__global__ void embedding_kernel(float* y, const std::int32_t* tokens, PackedRows<type> wte, const float* wpe,
                                  std::int64_t n, std::int64_t length, std::int64_t width, std::int64_t first) {
   const std::int64_t i = global_index(), at = i / width, c = i % width;
-  if (i < n) y[i] = wte[tokens[at] * width + c] + wpe[(first + at % length) * width + c];
+  if (i < n) y[i] = wte.at(tokens[at], c) + wpe[(first + at % length) * width + c];
 }
 
 // A warp for each place of a token, blockIdx.x, and 32 columns, blockIdx.y. The warp of a token's first place adds up
@@ -39,8 +40,12 @@ __global__ void position_gradient_kernel(float* dwpe, const float* dy, std::int6
 
 void CudaKernels::embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                             std::int64_t first) {
-  launch(stream, "embedding", embedding_kernel, blocks_of(y.numel(), kBlock), kBlock, 0, f32(y),
-         tokens.data<std::int32_t>(), f32(wte), f32(wpe), y.numel(), tokens.shape().last(), y.shape().last(), first);
+  const auto look_up = [&]<DType type>(const PackedRows<type>& rows) {
+    launch(stream, "embedding", embedding_kernel<type>, blocks_of(y.numel(), kBlock), kBlock, 0, f32(y),
+           tokens.data<std::int32_t>(), rows, f32(wpe), y.numel(), tokens.shape().last(), y.shape().last(), first);
+  };
+  if (!is_packed(wte.dtype())) return look_up(PackedRows<DType::packed_f32>{f32(wte), nullptr, wte.shape().last()});
+  visit_packed(wte.dtype(), [&]<DType type>() { look_up(rows_of<type>(wte)); });
 }
 
 void CudaKernels::embedding_backward(const Into& dwte, const Into& dwpe, const Tensor& dy, const Tensor& tokens,

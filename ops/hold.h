@@ -9,6 +9,9 @@ namespace grt {
 // most so many elements: reading larger panels costs as much as packing them does.
 inline constexpr std::int64_t kMostHeld = 8 << 20;
 
+// Rows of a copy in bf16 begin at multiples of 16 bytes, which is as much as a thread of a GPU reads at once.
+constexpr std::int64_t rounded_stride(std::int64_t columns) { return (columns + 7) / 8 * 8; }
+
 class Hold {
  public:
   explicit Hold(const Tensor& weights) : kernels_(weights.device().kernels()) { kernels_.hold(weights); }

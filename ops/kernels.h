@@ -27,6 +27,11 @@ struct Factor {
 
 enum class Gelu { erf, tanh };
 
+// What a backend keeps of the factors of products beside the tensors. panels: those of a held weight that is used again
+// (ops/hold.h); rounded: copies in bf16, of a held weight up to the end of the hold, of any other factor for the time
+// of the call.
+enum class Keeps { nothing, panels, rounded };
+
 // The gate of one recurrence: g = sigmoid(z / tau + sigma N(0,1)), one draw per row.
 struct GateNoise {
   float tau = 1;
@@ -72,20 +77,23 @@ struct Kernels {
 
   // --- products ---
   // columns of y (M, N) = op(a) (M, K) op(b) (K, N), + bias (N) if given. b may be packed, transposed: a and y are then
-  // f32, a is whole, and y has the bits that the product with the values of b has.
+  // f32, a is whole, and y is the product of f32 factors with the values of b (on the CPU it has that product's bits).
   virtual void matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) = 0;
+  // Of y = x w^T, with w some columns of a weight: dx = dy w, and the same columns of dw = dy^T x.
+  virtual void linear_backward(const Into& dx, const Into& dw, const Tensor& dy, const Tensor& x, const Factor& w) {
+    matmul(dx, {}, {dy}, w, {});
+    matmul(dw, w.columns, {dy, true}, {x}, {});
+  }
 
   // From hold() to let_go() the values in `weights` stand still: what a kernel derives from them it may keep till then.
   // A hold inside another takes its place.
   virtual void hold(const Tensor& weights) { static_cast<void>(weights); }
   virtual void let_go() {}
+  virtual Keeps keeps() const { return Keeps::nothing; }
 
   // packed = w (rows, columns) f32, of a packed type: bf16 rounds to nearest, ties to even; int8 keeps, of 32 columns
   // of a row, scale = largest |w| / 127 and round(w / scale). Values are finite.
-  virtual void pack(const Tensor& packed, const Tensor& w) {
-    fail("pack: {} is not what this device packs {} as", name_of(packed.dtype()), w.shape());
-  }
-  virtual bool packs() const { return false; }  // are there packed weights on this device, and panels of held ones?
+  virtual void pack(const Tensor& packed, const Tensor& w) = 0;
 
   // --- reductions ---
   virtual void sum_rows(const Into& y, const Tensor& x) = 0;            // y (C) = sum over rows of x (R, C)

@@ -17,8 +17,7 @@ Var linear(const Var& x, const Var& w, const Var& b) {
 
   return record("linear", y, {x, w, b},
                 [&k, dx = x.sink(), dw = w.sink(), db = b.sink(), x = x.value(), w = w.value()](const Tensor& dy) {
-                  k.matmul(dx.into(), {}, {dy}, {w}, {});
-                  k.matmul(dw.into(), {}, {dy, true}, {x}, {});
+                  k.linear_backward(dx.into(), dw.into(), dy, x, {w});
                   k.sum_rows(db.into(), dy);
                 });
 }
@@ -41,8 +40,7 @@ Var linear_columns(const Var& x, const Var& w, std::int64_t begin, const Var& pl
   return record(
       "linear_columns", y, {x, w, plus},
       [&k, dx = x.sink(), dw = w.sink(), dplus = plus.sink(), x = x.value(), w = w.value(), columns](const Tensor& dy) {
-        k.matmul(dx.into(), {}, {dy}, {w, false, columns}, {});
-        k.matmul(dw.accumulate(), columns, {dy, true}, {x}, {});
+        k.linear_backward(dx.into(), dw.accumulate(), dy, x, {w, false, columns});
         pass(k, dplus, dy);
       });
 }

@@ -53,8 +53,7 @@ Var mean_loss(const char* op, const Var& z, const Var& w, const Tensor& targets,
                const std::int64_t n = part.dim(0);
                const Tensor& dlogits = logits;  // in place
                kernel(losses.range(begin, {n}), Into{wanted ? dlogits : Tensor()}, logits, target, begin, scale);
-               if (dz) k.matmul({dz.rows(begin, n)}, {}, {dlogits}, {w.value()}, {});
-               if (dw) k.matmul({dw, begin > 0}, {}, {dlogits, true}, {part}, {});
+               k.linear_backward({dz ? dz.rows(begin, n) : dz}, {dw, begin > 0}, dlogits, part, {w.value()});
              });
   const Tensor loss = Tensor::empty({1}, dtype, z.device());
   k.sum({loss}, losses, scale);
@@ -134,8 +133,8 @@ Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t
                                const Tensor& dlogits = logits;  // in place
                                k.cross_entropy(again.range(begin, {n}), {dlogits}, logits, target, vocab, 1);
                                k.scale_rows({dlogits}, dlogits, dlosses.range(begin, {n}));
-                               if (dz) k.matmul({dz.to.rows(begin, n), dz.add}, {}, {dlogits}, {w}, {});
-                               if (dw) k.matmul({dw.to, dw.add || begin > 0}, {}, {dlogits, true}, {part}, {});
+                               k.linear_backward({dz ? dz.to.rows(begin, n) : dz.to, dz.add},
+                                                 {dw.to, dw.add || begin > 0}, dlogits, part, {w});
                              });
                 });
 }

@@ -24,33 +24,54 @@ double attention_product(const Tensor& out, std::int64_t past) {
   return 2 * static_cast<double>(out.numel()) * (static_cast<double>(past) + static_cast<double>(out.dim(1) + 1) / 2);
 }
 
-// The memory of held weights' panels: taken when a factor comes for the second time, and not given back.
-class CountedPanels {
+// The memory of what is kept of factors (Kernels::keeps). That of held weights is not given back.
+class CountedCopies {
  public:
+  explicit CountedCopies(Keeps keeps) : keeps_(keeps) {}
   void hold(const Tensor& weights) {
     weights_ = weights;
     uses_.clear();
   }
   void let_go() { weights_ = {}; }
-  void use(const Factor& b) {
-    if (!weights_ || b.tensor.raw() < weights_.raw() || b.tensor.raw() >= weights_.data<char>() + weights_.bytes())
-      return;
+
+  // Panels: taken when a second factor comes for the second time.
+  void use_panels(const Factor& b) {
+    if (keeps_ != Keeps::panels || !held(b.tensor)) return;
     const auto [k, n] = extents(b);
     const Place place{b.tensor.raw(), b.transposed, b.columns.begin, b.columns.count};
-    if (k * n > static_cast<double>(kMostHeld) || ++uses_[place] != 2 || panels_.contains(place)) return;
-    panels_[place] = Tensor::empty({static_cast<std::int64_t>(k * n)}, weights_.dtype(), weights_.device());
+    if (k * n > static_cast<double>(kMostHeld) || ++uses_[place] != 2 || kept_.contains(place)) return;
+    kept_[place] = Tensor::empty({static_cast<std::int64_t>(k * n)}, weights_.dtype(), weights_.device());
+  }
+
+  // A copy in bf16, for as long as the result lives.
+  Tensor round(const Factor& f) {
+    if (keeps_ != Keeps::rounded) return {};
+    const Shape& shape = f.tensor.shape();
+    const auto copy = [&](std::int64_t columns) {
+      return Tensor::empty({shape.rows(), rounded_stride(columns)}, DType::bf16, f.tensor.device());
+    };
+    if (!held(f.tensor)) return copy(f.columns.count < 0 ? shape.last() - f.columns.begin : f.columns.count);
+    Tensor& whole = kept_[{f.tensor.raw(), false, 0, shape.last()}];
+    if (!whole) whole = copy(shape.last());
+    return whole;
   }
 
  private:
   using Place = std::tuple<const void*, bool, std::int64_t, std::int64_t>;
+  bool held(const Tensor& t) const {
+    return weights_ && t.raw() >= weights_.raw() && t.raw() < weights_.data<char>() + weights_.bytes();
+  }
+
+  const Keeps keeps_;
   Tensor weights_;
   std::map<Place, int> uses_;
-  std::map<Place, Tensor> panels_;
+  std::map<Place, Tensor> kept_;
 };
 
 struct CountingKernels final : Kernels {
+  explicit CountingKernels(Keeps keeps) : copies(keeps) {}
   double flops = 0;  // of the products
-  CountedPanels panels;
+  CountedCopies copies;
 
   void add(const Into&, const Tensor&, const Tensor&) override {}
   void copy(const Into&, const Tensor&) override {}
@@ -68,12 +89,26 @@ struct CountingKernels final : Kernels {
   void get_columns(const Into&, const Tensor&, std::int64_t) override {}
   void matmul(const Into& y, Columns, const Factor& a, const Factor& b, const Tensor&) override {
     if (!y) return;
-    panels.use(b);
-    const auto [rows, inner] = extents(a);
-    flops += 2 * rows * inner * extents(b).second;
+    copies.use_panels(b);
+    const Tensor left = copies.round(a), right = copies.round(b);
+    multiply(a, b);
   }
-  void hold(const Tensor& weights) override { panels.hold(weights); }
-  void let_go() override { panels.let_go(); }
+  void linear_backward(const Into& dx, const Into& dw, const Tensor& dy, const Tensor& x, const Factor& w) override {
+    if (!dx && !dw) return;
+    const Tensor left = copies.round({dy});
+    if (dx) {
+      copies.use_panels(w);
+      const Tensor right = copies.round(w);
+      multiply({dy}, w);
+    }
+    if (dw) {
+      copies.use_panels({x});
+      const Tensor right = copies.round({x});
+      multiply({dy, true}, {x});
+    }
+  }
+  void hold(const Tensor& weights) override { copies.hold(weights); }
+  void let_go() override { copies.let_go(); }
   void pack(const Tensor&, const Tensor&) override {}
   void sum_rows(const Into&, const Tensor&) override {}
   void sum(const Into&, const Tensor&, double) override {}
@@ -116,10 +151,17 @@ struct CountingKernels final : Kernels {
   void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override {}
   void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override {}
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override {}
+
+ private:
+  void multiply(const Factor& a, const Factor& b) {
+    const auto [rows, inner] = extents(a);
+    flops += 2 * rows * inner * extents(b).second;
+  }
 };
 
 class CountingDevice final : public PlanDevice {
  public:
+  explicit CountingDevice(Keeps keeps) : kernels_(keeps) {}
   ~CountingDevice() override { release_idle(); }
   std::string name() const override { return "plan"; }
   Kernels& kernels() override { return kernels_; }
@@ -142,6 +184,6 @@ class CountingDevice final : public PlanDevice {
 
 }  // namespace
 
-std::unique_ptr<PlanDevice> open_plan() { return std::make_unique<CountingDevice>(); }
+std::unique_ptr<PlanDevice> open_plan(Keeps keeps) { return std::make_unique<CountingDevice>(keeps); }
 
 }  // namespace grt

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/device.h"
+#include "ops/kernels.h"
 
 namespace grt {
 
@@ -15,6 +16,7 @@ class PlanDevice : public Device {
   virtual double product_flops() const = 0;
 };
 
-std::unique_ptr<PlanDevice> open_plan();
+// `keeps`: of the device where the step will run (Kernels::keeps).
+std::unique_ptr<PlanDevice> open_plan(Keeps keeps = Keeps::nothing);
 
 }  // namespace grt

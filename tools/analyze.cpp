@@ -32,7 +32,7 @@ int run(int argc, char** argv) {
   if (!flags.parse(argc, argv)) return 0;
   check_output(config);
   const std::unique_ptr<Device> device = device_flags.open();
-  fmt::print(stderr, "{}", device_flags.notice());
+  fmt::print(stderr, "{}", device_flags.notice(*device));
   check_place(*config.out, config.overwrite);
   { const DirectoryWriter probe(*config.out); }  // fails now, not after the work
 

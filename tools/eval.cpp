@@ -381,9 +381,9 @@ int run(int argc, char** argv) {
   check_flags(options, task_flags);
 
   const std::unique_ptr<Device> device = device_flags.open();
-  fmt::print(stderr, "{}", device_flags.notice());
+  fmt::print(stderr, "{}", device_flags.notice(*device));
   const std::unique_ptr<LanguageModel> model =
-      load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags, *device));
+      load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags));
   const int depth = options.depth.value_or(model->depths().full);
   const std::vector<KvStrategy> kvs = strategies(options.kv);
   EvalOptions eval{.batch_size = options.batch_size,

@@ -317,9 +317,9 @@ int run(int argc, char** argv) {
   GenerateOptions generation = generation_options(options, sampling);
 
   const std::unique_ptr<Device> device = device_flags.open();
-  fmt::print(stderr, "{}", device_flags.notice());
+  fmt::print(stderr, "{}", device_flags.notice(*device));
   const std::unique_ptr<LanguageModel> model =
-      load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags, *device));
+      load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags));
   const Prompts prompts = prompts_of(options, model->config());
   if (options.score_ids) {
     check(prompts.size() == 1, "--score-ids: scores after one prompt, not {}", prompts.size());

@@ -219,7 +219,7 @@ int run(int argc, char** argv) {
   if (options.checkpoint) {
     check(options.op.empty(), "--op: cannot be combined with --checkpoint");
     const std::unique_ptr<Device> device = device_config.open();
-    fmt::print(stderr, "{}", device_config.notice());
+    fmt::print(stderr, "{}", device_config.notice(*device));
     return write_gradients(options, *device, device_config.type());
   }
   for (const char* name : {"data", "output", "batch-size", "depth", "dtype"})

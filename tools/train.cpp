@@ -187,7 +187,7 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
     apply_recipe(run.config, flags);
   std::string why_cpu;
   const std::unique_ptr<Device> device = run.device.open(comm, &why_cpu);  // outlives every tensor
-  fmt::print(stderr, "{}", run.device.notice());
+  fmt::print(stderr, "{}", run.device.notice(*device));
   const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
   if (run.config.resume) check_same_model(run, *model);
@@ -209,7 +209,8 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
 
   MemoryNeeds needs = memory_needs(run, plan, *model);
   if (run.config.shard_optimizer) needs.moment_shares = comm.size();
-  needs.holds = !run.config.recompute && device->kernels().packs();
+  needs.holds = !run.config.recompute;
+  needs.keeps = device->kernels().keeps();
   const MemoryPlan memory = plan_memory(needs);
   print_header(run, plan, *model, *device, comm.size(), why_cpu);
   check_init_map(run, *model);

@@ -5,7 +5,6 @@
 
 #include "core/cuda.h"
 #include "core/threads.h"
-#include "ops/kernels.h"
 
 namespace grt {
 namespace {
@@ -30,6 +29,7 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
   check(device == "auto" || device == "cpu" || ordinal, "--device: must be auto, cpu, cuda or cuda:N, not \"{}\"",
         device);
   check(dtype == "f32" || dtype == "bf16" || dtype == "f64", "--dtype: must be f32, bf16 or f64, not \"{}\"", dtype);
+  const DType products = dtype == "bf16" ? DType::bf16 : DType::f32;
   if (threads) {
     check(1 <= *threads && *threads <= 1024, "--threads: must be 1..1024, not {}", *threads);
     set_thread_count(*threads);
@@ -39,26 +39,26 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
   if (ordinal) {
     check(!cpu_alone, "--device {}: what this program does is done on the CPU alone", device);
     check(comm.size() == 1, "--device {}: several ranks compute on the CPU alone", device);
-    check(dtype == "f32", "--dtype: {} is computed on the CPU alone, not with --device {}", dtype, device);
+    check(dtype != "f64", "--dtype: f64 is computed on the CPU alone, not with --device {}", device);
     const std::string reason = cuda_unavailable();
     check(reason.empty(), "--device {}: {}", device, reason);
-    return open_cuda(*ordinal);
+    return open_cuda(*ordinal, products);
   }
   std::string reason;
   if (device == "auto" && !cpu_alone) {
     reason = comm.size() > 1  ? "several ranks compute on the CPU alone"
-             : dtype == "f32" ? cuda_unavailable()
-                              : dtype + " is computed on the CPU alone";
-    if (reason.empty()) return open_cuda(0);
+             : dtype == "f64" ? "f64 is computed on the CPU alone"
+                              : cuda_unavailable();
+    if (reason.empty()) return open_cuda(0, products);
   }
   if (why_cpu) *why_cpu = reason;
-  return open_cpu(dtype == "bf16" ? DType::bf16 : DType::f32);
+  return open_cpu(products);
 }
 
 DType DeviceConfig::type() const { return dtype == "f64" ? DType::f64 : DType::f32; }
 
-std::string DeviceConfig::notice() const {
-  if (dtype != "bf16" || cpu_level() == "avx512bf16") return "";
+std::string DeviceConfig::notice(const Device& opened) const {
+  if (dtype != "bf16" || opened.name().starts_with(kCuda) || cpu_level() == "avx512bf16") return "";
   return "note: --dtype bf16 is emulated at the level " + cpu_level() + ", no faster than f32\n";
 }
 
@@ -69,12 +69,10 @@ DType packed_type(const std::string& weights) {
   return DType::packed_int8;
 }
 
-std::optional<DType> WeightsConfig::packed(const DeviceConfig& config, Device& device) const {
+std::optional<DType> WeightsConfig::packed(const DeviceConfig& config) const {
   const DType packed = packed_type(weights);
-  const bool can = device.kernels().packs();
-  if (can && config.dtype == "f32") return packed;
-  check(packed == DType::packed_f32, "--weights: {} goes with {}", weights,
-        can ? "--dtype f32, not " + config.dtype : "--device cpu, not " + device.name());
+  if (config.dtype == "f32") return packed;
+  check(packed == DType::packed_f32, "--weights: {} goes with --dtype f32, not {}", weights, config.dtype);
   return {};
 }
 

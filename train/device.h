@@ -20,15 +20,15 @@ struct DeviceConfig {
   template <class V>
   void fields(V&& v) {
     v("device", device, "auto (a GPU where one can be used), cpu, cuda or cuda:N");
-    v("dtype", dtype, "f32; on the CPU alone bf16: products of bf16 factors, all else f32; and f64: for reference");
+    v("dtype", dtype, "f32; bf16: products of bf16 factors, all else f32; on the CPU alone f64: for reference");
     v("threads", threads, "CPU threads (default: the CPUs this process may use, shared with the other ranks on them)");
   }
 
   // Also sets the number of threads. Throws Error naming the flag. `why_cpu`, if given, becomes why auto took the CPU.
   // Called by all ranks.
   std::unique_ptr<Device> open(Comm& comm = alone(), std::string* why_cpu = nullptr) const;
-  DType type() const;          // of tensors; bf16 is a matter of products alone
-  std::string notice() const;  // a line that says so if bf16 is emulated; else empty
+  DType type() const;                              // of tensors; bf16 is a matter of products alone
+  std::string notice(const Device& opened) const;  // a line that says so if bf16 is emulated there; else empty
 };
 
 // Throws Error naming the flag.
@@ -44,8 +44,8 @@ struct WeightsConfig {
       "32 of them: 28 % of it)");
   }
 
-  // What a model on this device is to be loaded with. Throws Error naming the flag.
-  std::optional<DType> packed(const DeviceConfig& config, Device& device) const;
+  // What a model is to be loaded with. Throws Error naming the flag.
+  std::optional<DType> packed(const DeviceConfig& config) const;
 };
 
 }  // namespace grt

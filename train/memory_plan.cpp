@@ -15,7 +15,7 @@ std::int64_t MemoryPlan::total() const {
 }
 
 MemoryPlan plan_memory(const MemoryNeeds& needs) {
-  const std::unique_ptr<Device> device = open_plan();
+  const std::unique_ptr<Device> device = open_plan(needs.keeps);
   const std::unique_ptr<LanguageModel> model = make_model(needs.model, "memory plan");
   Params& params = model->params();
   params.allocate(*device, needs.dtype);
@@ -66,7 +66,7 @@ std::string describe(const MemoryPlan& plan) {
   std::string text = fmt::format("memory: weights {}, gradients {}, moments {}, ", human_bytes(plan.weights),
                                  human_bytes(plan.gradients), human_bytes(plan.moments));
   if (plan.teacher > 0) text += fmt::format("teacher {}, ", human_bytes(plan.teacher));
-  if (plan.held > 0) text += fmt::format("packed weights {}, ", human_bytes(plan.held));
+  if (plan.held > 0) text += fmt::format("held weights {}, ", human_bytes(plan.held));
   text += "activations at depth";
   for (const auto& [depth, bytes] : plan.activations) text += fmt::format(" {}: {},", depth, human_bytes(bytes));
   text.pop_back();

@@ -13,7 +13,7 @@ struct MemoryPlan {
   std::int64_t weights, gradients, moments;  // bytes
   std::map<int, std::int64_t> activations;   // by depth: the peak of a forward and backward pass, beyond the above
   std::int64_t teacher = 0;                  // its weights; its pass is part of the activations
-  std::int64_t held = 0;       // panels of weights that a pass uses more than once; fewer where Eigen multiplies
+  std::int64_t held = 0;       // what is kept of held weights (Kernels::keeps); fewer panels where Eigen multiplies
   std::int64_t total() const;  // with the deepest pass
 };
 
@@ -27,6 +27,7 @@ struct MemoryNeeds {
   Json teacher = nullptr;           // the configuration of a model to learn from
   int moment_shares = 1;            // ranks that share the moments
   bool holds = false;               // passes run under a Hold (ops/hold.h)
+  Keeps keeps = Keeps::nothing;     // of the device where it will run
 };
 
 MemoryPlan plan_memory(const MemoryNeeds& needs);

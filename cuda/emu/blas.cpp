@@ -1,7 +1,8 @@
-// The part of cuBLASLt that the backend calls: D = op(A) op(B) + beta C, column-major, f32, with a bias for each row if
-// asked. Enqueued like a kernel; sums are taken in double.
+// The part of cuBLASLt that the backend calls: D = op(A) op(B) + beta C, column-major, A and B of f32 or both of bf16,
+// all else f32, with a bias for each row if asked. Enqueued like a kernel; sums are taken in double.
 #include <cublasLt.h>
 
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct Description {
   const float* bias = nullptr;
 };
 struct Layout {
+  cudaDataType type;
   std::uint64_t rows, columns;
   std::int64_t leading;
 };
@@ -28,14 +30,19 @@ T value_of(const void* p) {
 
 // A matrix in memory, or its transpose.
 struct Matrix {
-  const float* data;
+  const void* data;
+  bool bf16;
   std::int64_t row_step, column_step;
-  float at(std::int64_t r, std::int64_t c) const { return data[r * row_step + c * column_step]; }
+  float at(std::int64_t r, std::int64_t c) const {
+    const std::int64_t i = r * row_step + c * column_step;
+    if (!bf16) return static_cast<const float*>(data)[i];
+    return std::bit_cast<float>(std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16);
+  }
 };
 Matrix matrix(const void* data, const Layout& layout, cublasOperation_t operation) {
-  const auto* const p = static_cast<const float*>(data);
-  if (operation == CUBLAS_OP_N) return {p, 1, layout.leading};
-  return {p, layout.leading, 1};
+  const bool bf16 = layout.type == CUDA_R_16BF;
+  if (operation == CUBLAS_OP_N) return {data, bf16, 1, layout.leading};
+  return {data, bf16, layout.leading, 1};
 }
 
 struct Product {
@@ -113,9 +120,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, 
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows,
                                           std::uint64_t columns, std::int64_t leading) {
-  if (type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (type != CUDA_R_32F && type != CUDA_R_16BF) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (rows == 0 || columns == 0 || leading < static_cast<std::int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
-  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{rows, columns, leading});
+  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, rows, columns, leading});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
@@ -161,6 +168,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   if (a_rows != ld.rows || b_columns != ld.columns || a_columns != b_rows || lc.rows != ld.rows ||
       lc.columns != ld.columns || workspace_bytes < 64)
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (la.type != lb.type || lc.type != CUDA_R_32F || ld.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool biased = how.epilogue == CUBLASLT_EPILOGUE_BIAS;
   if (!biased && how.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
   int argument = 0;

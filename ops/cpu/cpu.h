@@ -30,9 +30,9 @@ class CpuKernels final : public Kernels {
   void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
   void hold(const Tensor& weights) override { kept_.hold(weights); }
   void let_go() override { kept_.let_go(); }
+  Keeps keeps() const override { return Keeps::panels; }
   // packed.cpp
   void pack(const Tensor&, const Tensor&) override;
-  bool packs() const override { return true; }
   // reduce.cpp
   void sum_rows(const Into&, const Tensor&) override;
   void sum(const Into&, const Tensor&, double) override;

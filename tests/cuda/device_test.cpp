@@ -90,10 +90,11 @@ TEST_SUITE("cuda") {
     const test::TempDir dir;
     const std::vector<std::string> emulated{"GRT_CUDA_LIBRARY=" GRT_EMULATED_LIBRARY};
     const std::string grt = test::fixture("oracle/grt").string(), tokens = grt + "/tokens.bin";
-    const auto train = [&](const std::string& device, const std::string& out, const std::string& steps, bool resume) {
+    const auto train = [&](const std::string& device, const std::string& out, const std::string& steps, bool resume,
+                           const std::string& dtype = "f32") {
       std::vector<std::string> words{
-          "--out", (dir / out).string(), "--data-train", tokens, "--data-val", tokens, "--steps",
-          steps,   "--device",           device};
+          "--out", (dir / out).string(), "--data-train", tokens,    "--data-val", tokens, "--steps",
+          steps,   "--device",           device,         "--dtype", dtype};
       const std::vector<std::string> fresh{"--model", grt + "/config.json", "--batch-size", "2", "--eval-batches", "2"};
       if (resume)
         words.push_back("--resume");
@@ -105,6 +106,7 @@ TEST_SUITE("cuda") {
     };
     CHECK(contains(train("cuda", "gpu", "2", false), "device: cuda:0, f32"));
     train("auto", "gpu", "4", true);
+    CHECK(contains(train("cuda", "rounded", "2", false, "bf16"), "device: cuda:0, bf16"));
     CHECK(contains(train("cpu", "cpu", "2", false), "device: cpu ("));
     train("cpu", "cpu", "4", true);
     const auto loss = [&](const std::string& run, const std::string& device) {
@@ -116,14 +118,15 @@ TEST_SUITE("cuda") {
       return read_json((dir / "json").string())["loss"].get<double>();
     };
     CHECK(std::abs(loss("gpu", "cuda:0") - loss("cpu", "cpu")) < 1e-4);
-    const auto text = [&](const std::string& device) {
+    const auto text = [&](const std::string& device, const std::string& weights) {
       return test::run_tool("generate",
                             {"--checkpoint", grt, "--prompt-ids", "1,2,3", "--tokens", "12", "--print-ids",
-                             "--temperature", "0", "--device", device},
+                             "--temperature", "0", "--device", device, "--weights", weights},
                             emulated);
     };
-    CHECK(text("cuda").out == text("cpu").out);
-    CHECK(!text("cuda").out.empty());
+    CHECK(text("cuda", "f32").out == text("cpu", "f32").out);
+    CHECK(text("cuda", "int8").out == text("cpu", "int8").out);
+    CHECK(!text("cuda", "bf16").out.empty());
     CHECK(contains(test::run_tool("eval", {"--checkpoint", grt, "--data", tokens, "--device", "cuda:5"}, emulated).err,
                    "there is no cuda:5"));
   }

@@ -84,7 +84,42 @@ std::vector<KernelCase> products() {
          [](Kernels& k, Outs o, Ins i) {
            k.matmul(o[0], {5, 3}, {i[0], true}, {i[1]}, {});
          }),
+      of("matmul", "backward", {into({4, 7, 3}), into({5, 3})}, {{{4, 7, 5}}, {{4, 7, 3}}, {{5, 3}}},
+         [](Kernels& k, Outs o, Ins i) { k.linear_backward(o[0], o[1], i[0], i[1], {i[2]}); }),
+      of("matmul", "backward, some columns", {into({4, 3}), added({6, 9})}, {{{4, 6}}, {{4, 3}}, {{6, 9}}},
+         [](Kernels& k, Outs o, Ins i) {
+           k.linear_backward(o[0], o[1], i[0], i[1], {i[2], false, {5, 3}});
+         }),
   };
+}
+
+// Products x (rows, k) with columns [begin, begin + k) of a packed weight (n, width), and its values.
+std::vector<KernelCase> packed() {
+  struct Size {
+    std::int64_t rows, n, k, begin, width;
+  };
+  std::vector<KernelCase> all;
+  for (const DType type : {DType::packed_f32, DType::packed_bf16, DType::packed_int8}) {
+    const auto packed = [type](Kernels& k, const Tensor& w) {
+      const Tensor p = Tensor::empty(w.shape(), type, w.device());
+      k.pack(p, w);
+      return p;
+    };
+    for (const Size& s : {Size{1, 13, 600, 0, 600}, Size{2, 9, 36, 4, 50}, Size{5, 70, 37, 3, 41}, Size{16, 3, 5, 0, 5},
+                          Size{19, 7, 35, 2, 40}})
+      all.push_back(of("matmul", fmt::format("{}, {} rows", name_of(type), s.rows), {into({s.rows, s.n})},
+                       {{{s.rows, s.k}}, {{s.n, s.width}}, {{s.n}}}, [=](Kernels& k, Outs o, Ins i) {
+                         const Tensor bias = s.begin > 0 ? i[2] : Tensor();
+                         k.matmul(o[0], {}, {i[0]}, {packed(k, i[1]), true, {s.begin, s.k}}, bias);
+                       }));
+    all.push_back(of("matmul", fmt::format("{}, into some columns", name_of(type)), {added({3, 9})},
+                     {{{3, 33}}, {{4, 33}}}, [=](Kernels& k, Outs o, Ins i) {
+                       k.matmul(o[0], {5, 4}, {i[0]}, {packed(k, i[1]), true}, {});
+                     }));
+    all.push_back(of("pack", name_of(type), {plain({1, 5, 70})}, {{{1, 5}, 0, 9}, {{9, 70}}, {{8, 70}, 1e-3}},
+                     [=](Kernels& k, Outs o, Ins i) { k.embedding(o[0].to, i[0], packed(k, i[1]), i[2], 3); }));
+  }
+  return all;
 }
 
 std::vector<KernelCase> reductions() {
@@ -280,8 +315,8 @@ std::vector<KernelCase> recurrences() {
 
 std::vector<KernelCase> kernel_cases() {
   std::vector<KernelCase> all;
-  for (auto& family : {elementwise(), products(), reductions(), norms(), embeddings(), attentions(), losses(), routes(),
-                       recurrences()})
+  for (auto& family : {elementwise(), products(), packed(), reductions(), norms(), embeddings(), attentions(), losses(),
+                       routes(), recurrences()})
     all.insert(all.end(), family.begin(), family.end());
   return all;
 }

@@ -59,9 +59,9 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
   return worst / std::max(largest, 1e-30);
 }
 
-void compare(const KernelCase& c, Device& device, bool add, const std::string& which,
+void compare(const KernelCase& c, Device& device, Device& cpu, bool add, const std::string& which,
              const std::function<bool(std::size_t)>& wanted) {
-  const Results got = run(c, device, add, wanted), expected = run(c, test::cpu(), add, wanted);
+  const Results got = run(c, device, add, wanted), expected = run(c, cpu, add, wanted);
   CAPTURE(c.name());
   CAPTURE(which);
   CAPTURE(add);
@@ -73,18 +73,18 @@ void compare(const KernelCase& c, Device& device, bool add, const std::string& w
 }
 
 // All results stored, all added to, and each of several alone and left out.
-void check_case(const KernelCase& c, Device& device) {
+void check_case(const KernelCase& c, Device& device, Device& cpu = test::cpu()) {
   const auto optional = static_cast<std::size_t>(
       std::count_if(c.outputs.begin(), c.outputs.end(), [](const KernelOutput& o) { return o.into; }));
-  compare(c, device, false, "all", [](std::size_t) { return true; });
+  compare(c, device, cpu, false, "all", [](std::size_t) { return true; });
   if (optional == 0) return;
-  compare(c, device, true, "all", [](std::size_t) { return true; });
-  compare(c, device, false, "none", [](std::size_t) { return false; });
+  compare(c, device, cpu, true, "all", [](std::size_t) { return true; });
+  compare(c, device, cpu, false, "none", [](std::size_t) { return false; });
   if (optional == 1) return;
   for (std::size_t i = 0; i < c.outputs.size(); ++i) {
     if (!c.outputs[i].into) continue;
-    compare(c, device, false, fmt::format("{} alone", i), [i](std::size_t k) { return k == i; });
-    compare(c, device, true, fmt::format("all but {}", i), [i](std::size_t k) { return k != i; });
+    compare(c, device, cpu, false, fmt::format("{} alone", i), [i](std::size_t k) { return k == i; });
+    compare(c, device, cpu, true, fmt::format("all but {}", i), [i](std::size_t k) { return k != i; });
   }
 }
 
@@ -125,6 +125,16 @@ TEST_SUITE("cuda") {
       CAPTURE(mode.name());
       test::Emulated emulated(mode);
       for (const KernelCase& c : test::kernel_cases()) check_case(c, emulated.device());
+    }
+  }
+
+  TEST_CASE("products of bf16 factors are the CPU's to 1e-5, stored and added") {
+    const std::unique_ptr<Device> cpu = open_cpu(DType::bf16);
+    for (const test::Mode& mode : test::modes()) {
+      CAPTURE(mode.name());
+      test::Emulated emulated(mode, DType::bf16);
+      for (const KernelCase& c : test::kernel_cases())
+        if (c.function == "matmul") check_case(c, emulated.device(), *cpu);
     }
   }
 

@@ -97,8 +97,13 @@ TEST_SUITE("train") {
   TEST_CASE("the memory plan counts the packed weights that recurrences share, to the byte, and dense has none") {
     Json json = find_model("grt-nano");
     json["context_length"] = 32;
-    const MemoryPlan plan = plan_memory(
-        {.model = json, .dtype = DType::f32, .batch_size = 2, .depths = {1, 6}, .recompute = false, .holds = true});
+    const MemoryPlan plan = plan_memory({.model = json,
+                                         .dtype = DType::f32,
+                                         .batch_size = 2,
+                                         .depths = {1, 6},
+                                         .recompute = false,
+                                         .holds = true,
+                                         .keeps = Keeps::panels});
     CHECK(plan.activations == plan_memory({json, DType::f32, 2, {1, 6}, false}).activations);
     auto device = open_cpu();
     auto model = make_model(json, "test");
@@ -125,8 +130,13 @@ TEST_SUITE("train") {
     else
       CHECK(held == plan.held);
     Json dense = find_model("dense-nano");
-    CHECK(plan_memory(
-              {.model = dense, .dtype = DType::f32, .batch_size = 1, .depths = {8}, .recompute = false, .holds = true})
+    CHECK(plan_memory({.model = dense,
+                       .dtype = DType::f32,
+                       .batch_size = 1,
+                       .depths = {8},
+                       .recompute = false,
+                       .holds = true,
+                       .keeps = Keeps::panels})
               .held == 0);
   }
 
