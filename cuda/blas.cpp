@@ -82,18 +82,20 @@ Blas::~Blas() {
 // cuBLASLt is column-major, so it computes y^T = b^T a^T: b is its first factor, and the bias belongs to its rows.
 Blas::Plan& Blas::plan(float* y, std::int64_t stride, const Matrix& a, const Matrix& b, const float* bias) {
   const std::array<std::uint32_t, 3> alignments{alignment(b.data), alignment(a.data), alignment(y)};
-  const Key key{a.rows,          b.columns,     a.columns,
-                a.stride,        b.stride,      stride,
-                a.transposed,    b.transposed,  a.type == DType::bf16,
-                bias != nullptr, alignments[0], alignments[1],
-                alignments[2]};
+  const std::uint32_t of_bias = bias ? alignment(bias) : 0;
+  const bool bf16 = a.type == DType::bf16;
+  const Key key{a.rows,       b.columns, a.columns, a.stride,      b.stride,      stride,       a.transposed,
+                b.transposed, bf16,      of_bias,   alignments[0], alignments[1], alignments[2]};
   std::unique_ptr<Plan>& slot = plans_[key];
   if (slot) return *slot;
   auto made = std::make_unique<Plan>();
   blas_check(cublasLtMatmulDescCreate(&made->description, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
   set(made->description, CUBLASLT_MATMUL_DESC_TRANSA, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(made->description, CUBLASLT_MATMUL_DESC_TRANSB, a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (bias) set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  if (bias) {
+    set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(made->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // the choice depends on its alignment
+  }
   made->a = layout(a);
   made->b = layout(b);
   made->y = layout(DType::f32, a.rows, b.columns, stride);
