@@ -1,5 +1,5 @@
-// Causal attention forward, over a sequence and over a cache: a block for 32 queries of a head, which goes through the
-// keys in tiles and keeps a running softmax.
+// Causal attention forward, over a sequence and over a cache. In f32: a block for 32 queries of a head, which goes
+// through the keys in tiles and keeps a running softmax.
 #include "cuda/attention.cuh"
 
 namespace grt::cuda {
@@ -61,46 +61,41 @@ __global__ void append_kernel(float* keys, float* values, const float* qkv, std:
   values[at] = k[heads * width + c];
 }
 
-struct Attend {
-  cudaStream_t stream;
-  std::int64_t batch, heads;
-  Extents extents;
-  Strides from, to;  // of qkv and out
+// lse may be null.
+void plain_attention(const AttentionCall& call, float* out, float* lse, const float* q, const float* k, const float* v,
+                     Strides cache) {
+  const Extents& e = call.extents;
+  for_width(e.width, [&]<class Own>(Own) {
+    const std::size_t bytes = (3 * tile_floats(e.width) + kScoreFloats) * sizeof(float);
+    allow_shared(attention_kernel<Own>, bytes);
+    launch(call.stream, "attention", attention_kernel<Own>, blocks_of(e.queries, kTile, call.heads, call.batch),
+           kAttentionBlock, bytes, out, call.narrow, lse, q, call.wide, k, v, cache, e);
+  });
+}
 
-  Attend(cudaStream_t s, const Tensor& out, std::int64_t h, std::int64_t past)
-      : stream(s), batch(out.dim(0)), heads(h) {
-    const std::int64_t queries = out.dim(1), channels = out.dim(2), width = channels / heads;
-    extents = {queries, past, static_cast<int>(width), 1 / std::sqrt(static_cast<float>(width))};
-    from = {queries * 3 * channels, width, 3 * channels};
-    to = {queries * channels, width, channels};
-  }
-
-  void operator()(float* out, float* lse, const float* q, const float* k, const float* v, Strides cache) const {
-    for_width(extents.width, [&]<class Own>(Own) {
-      const std::size_t bytes = (3 * tile_floats(extents.width) + kScoreFloats) * sizeof(float);
-      allow_shared(attention_kernel<Own>, bytes);
-      launch(stream, "attention", attention_kernel<Own>, blocks_of(extents.queries, kTile, heads, batch),
-             kAttentionBlock, bytes, out, to, lse, q, from, k, v, cache, extents);
-    });
-  }
-};
+// Up to so many new tokens each go through their keys by themselves: beyond, tiles of 32 queries read the cache less
+// often.
+constexpr std::int64_t kFewQueries = 16;
 
 }  // namespace
 
 void CudaKernels::attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, int heads) {
-  const Attend attend(stream, out, heads, 0);
+  const AttentionCall call(stream, out.shape(), heads);
   const float* const q = f32(qkv);
-  attend(f32(out), f32(lse), q, q + out.dim(2), q + 2 * out.dim(2), attend.from);
+  plain_attention(call, f32(out), f32(lse), q, q + out.dim(2), q + 2 * out.dim(2), call.wide);
 }
 
 void CudaKernels::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
                                    std::int64_t past, int heads) {
-  const Attend attend(stream, out, heads, past);
+  const AttentionCall call(stream, out.shape(), heads, past);
   const std::int64_t width = keys.dim(3), capacity = keys.dim(2);
   const Strides cache{heads * capacity * width, capacity * width, width};
   launch(stream, "attention_cached", append_kernel, blocks_of(out.numel(), kBlock), kBlock, 0, f32(keys), f32(values),
-         f32(qkv), out.numel(), attend.from, cache, heads, past, out.dim(1), static_cast<int>(width));
-  attend(f32(out), nullptr, f32(qkv), f32(keys), f32(values), cache);
+         f32(qkv), out.numel(), call.wide, cache, heads, past, out.dim(1), static_cast<int>(width));
+  if (call.extents.queries <= kFewQueries)
+    decode_attention(call, out, f32(qkv), f32(keys), f32(values), cache);
+  else
+    plain_attention(call, f32(out), nullptr, f32(qkv), f32(keys), f32(values), cache);
 }
 
 }  // namespace grt::cuda

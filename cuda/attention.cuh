@@ -1,5 +1,6 @@
-// What the attention kernels share: heads in memory, tiles of their rows in shared memory, and how a block works: 32
-// rows (queries, or keys), four threads to each, of whose columns a thread owns every fourth.
+// What the attention kernels share: a call's heads in memory; and what those of any width in f32 do: tiles of rows in
+// shared memory, a block for 32 rows (queries, or keys), four threads to each, of whose columns a thread owns every
+// fourth.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -21,6 +22,29 @@ struct Extents {
   float scale;  // of the scores: 1 / sqrt(width)
 };
 
+// qkv (B, n, 3C), out (B, n, C) of H heads, with `past` positions before.
+struct AttentionCall {
+  cudaStream_t stream;
+  std::int64_t batch, heads;
+  Extents extents;
+  Strides wide, narrow;  // of qkv and out
+
+  AttentionCall(cudaStream_t s, const Shape& out, std::int64_t h, std::int64_t past = 0)
+      : stream(s), batch(out[0]), heads(h) {
+    const std::int64_t queries = out[1], channels = out[2], width = channels / heads;
+    extents = {queries, past, static_cast<int>(width), 1 / std::sqrt(static_cast<float>(width))};
+    wide = {queries * 3 * channels, width, 3 * channels};
+    narrow = {queries * channels, width, channels};
+  }
+};
+
+// attention_decode.cu: out for new tokens whose keys and values are in the cache. A block for every query and 128 of
+// its keys, so that many blocks share a long past.
+void decode_attention(const AttentionCall& call, const Tensor& out, const float* q, const float* keys,
+                      const float* values, Strides cache);
+
+inline void check_width(int width) { check(width <= 256, "cuda: attention heads of {} columns are beyond 256", width); }
+
 // The most columns of a head that a thread may own decides how many registers it needs: run() is called with a type of
 // that constant.
 template <int n>
@@ -29,7 +53,7 @@ struct Owned {
 };
 template <class F>
 void for_width(int width, F&& run) {
-  check(width <= 64 * kTeam, "cuda: attention heads of {} columns are beyond 256", width);
+  check_width(width);
   if (width <= 16 * kTeam)
     run(Owned<16>{});
   else if (width <= 32 * kTeam)

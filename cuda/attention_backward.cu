@@ -110,26 +110,25 @@ __global__ void __launch_bounds__(kAttentionBlock)
 void CudaKernels::attention_backward(const Into& dqkv, const Tensor& dout, const Tensor& qkv, const Tensor& out,
                                      const Tensor& lse, int heads) {
   if (!dqkv) return;
-  const std::int64_t batch = out.dim(0), time = out.dim(1), channels = out.dim(2), width = channels / heads;
-  const Extents e{time, 0, static_cast<int>(width), 1 / std::sqrt(static_cast<float>(width))};
-  const Strides wide{time * 3 * channels, width, 3 * channels}, narrow{time * channels, width, channels};
+  const AttentionCall call(stream, out.shape(), heads);
+  const Extents& e = call.extents;
   const Tensor delta = Tensor::like(lse);
-  const std::int64_t rows = batch * time * heads;
+  const std::int64_t rows = lse.numel(), channels = out.dim(2);
   launch(stream, "attention_backward", delta_kernel, blocks_of(rows, kRowsPerBlock), kRowsPerBlock * kWarp, 0,
-         f32(delta), f32(dout), f32(out), rows, time, heads, e.width);
+         f32(delta), f32(dout), f32(out), rows, e.queries, heads, e.width);
   const float* const q = f32(qkv);
   float* const dq = f32(dqkv.to);
   const std::size_t tiles = 4 * tile_floats(e.width);
+  const dim3 grid = blocks_of(e.queries, kTile, heads, call.batch);
   for_width(e.width, [&]<class Own>(Own) {
     const std::size_t bytes = (tiles + kScoreFloats) * sizeof(float), more = (tiles + 2 * kScoreFloats) * sizeof(float);
     allow_shared(query_gradient_kernel<Own>, bytes);
-    launch(stream, "attention_backward", query_gradient_kernel<Own>, blocks_of(time, kTile, heads, batch),
-           kAttentionBlock, bytes, dq, dqkv.add, q, q + channels, q + 2 * channels, wide, f32(dout), narrow, f32(lse),
-           f32(delta), e);
+    launch(stream, "attention_backward", query_gradient_kernel<Own>, grid, kAttentionBlock, bytes, dq, dqkv.add, q,
+           q + channels, q + 2 * channels, call.wide, f32(dout), call.narrow, f32(lse), f32(delta), e);
     allow_shared(key_gradient_kernel<Own>, more);
-    launch(stream, "attention_backward", key_gradient_kernel<Own>, blocks_of(time, kTile, heads, batch),
-           kAttentionBlock, more, dq + channels, dq + 2 * channels, dqkv.add, q, q + channels, q + 2 * channels, wide,
-           f32(dout), narrow, f32(lse), f32(delta), e);
+    launch(stream, "attention_backward", key_gradient_kernel<Own>, grid, kAttentionBlock, more, dq + channels,
+           dq + 2 * channels, dqkv.add, q, q + channels, q + 2 * channels, call.wide, f32(dout), call.narrow, f32(lse),
+           f32(delta), e);
   });
 }
 

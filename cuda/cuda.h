@@ -56,7 +56,7 @@ struct CudaKernels final : Kernels {
   // embedding.cu
   void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override;
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override;
-  // attention.cu, attention_backward.cu
+  // attention.cu, attention_decode.cu, attention_backward.cu
   void attention(const Tensor&, const Tensor&, const Tensor&, int) override;
   void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override;
   void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;

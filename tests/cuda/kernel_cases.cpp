@@ -197,7 +197,7 @@ std::vector<KernelCase> attentions() {
       k.attention_cached(o[0].to, o[1].to, o[2].to, i[0], past, heads);
     };
   };
-  const Shape cache{2, 3, 45, 4};
+  const Shape cache{2, 3, 45, 4}, long_cache{2, 2, 265, 8}, odd_cache{1, 2, 265, 5}, wide_cache{1, 1, 140, 132};
   return {
       of("attention", "", {plain({2, 5, 12}), plain({2, 3, 5})}, {{{2, 5, 36}}}, forward(3)),
       of("attention", "several tiles", {plain({1, 71, 18}), plain({1, 2, 71})}, {{{1, 71, 54}}}, forward(2)),
@@ -208,8 +208,14 @@ std::vector<KernelCase> attentions() {
       of("attention_backward", "wide heads", {into({1, 35, 390})}, {{{1, 35, 130}}, {{1, 35, 390}, 0.5}}, backward(1)),
       of("attention_cached", "one token", {plain({2, 1, 12}), plain(cache), plain(cache)},
          {{{2, 1, 36}}, {cache}, {cache}}, cached(41, 3)),
-      of("attention_cached", "several tokens", {plain({2, 37, 12}), plain(cache), plain(cache)},
+      of("attention_cached", "many tokens", {plain({2, 37, 12}), plain(cache), plain(cache)},
          {{{2, 37, 36}}, {cache}, {cache}}, cached(6, 3)),
+      of("attention_cached", "a long past", {plain({2, 5, 16}), plain(long_cache), plain(long_cache)},
+         {{{2, 5, 48}, 3}, {long_cache}, {long_cache}}, cached(253, 2)),
+      of("attention_cached", "a long past, odd heads", {plain({1, 1, 10}), plain(odd_cache), plain(odd_cache)},
+         {{{1, 1, 30}}, {odd_cache}, {odd_cache}}, cached(256, 2)),
+      of("attention_cached", "a long past, wide heads", {plain({1, 2, 132}), plain(wide_cache), plain(wide_cache)},
+         {{{1, 2, 396}}, {wide_cache}, {wide_cache}}, cached(127, 1)),
       of("attention_cached", "empty", {plain({2, 4, 12}), plain(cache), plain(cache)}, {{{2, 4, 36}}, {cache}, {cache}},
          cached(0, 3)),
   };
