@@ -32,7 +32,7 @@ __device__ T* shared() {
   return memory;
 }
 __device__ inline float* dynamic_shared() {
-  extern __shared__ float grt_dynamic_shared[];
+  extern __shared__ __align__(16) float grt_dynamic_shared[];
   return grt_dynamic_shared;
 }
 

@@ -7,7 +7,8 @@
 // stream is done, are chosen by emu::config. Shared and device memory begin as NaN. Under AddressSanitizer every
 // allocation has red zones, under ThreadSanitizer every CUDA thread is a thread of its own: races are reported.
 //
-// There is no inline PTX, no cooperative group, no dynamic parallelism; blocks run one after another.
+// cuda/emu/mma.h models what is PTX on a GPU. There is no other inline PTX, no cooperative group, no dynamic
+// parallelism; blocks run one after another.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <new>
@@ -13,6 +14,7 @@
 
 #include "cuda/emu/emu.h"
 #include "cuda/emu/fiber.h"
+#include "cuda/emu/mma.h"
 #include "cuda/emu/random.h"
 #include "cuda/emu/tsan.h"
 
@@ -40,6 +42,16 @@ struct Thread {
   Fiber* fiber;
   Place place;  // where it waits
   unsigned mask;
+};
+
+// The copies that a thread has started, the oldest first, and how many groups it has committed.
+struct Copies {
+  struct Item {
+    AsyncCopy copy;
+    unsigned group;
+  };
+  std::deque<Item> items;
+  unsigned groups = 0;
 };
 
 struct Meeting {
@@ -72,6 +84,7 @@ struct Grid {
   std::vector<unsigned> order;  // in which threads start
   std::vector<Thread*> ready;   // from `first_ready` on
   std::size_t first_ready = 0;
+  std::vector<Copies> copies;  // of each thread
   std::vector<Warp> warps;
   std::vector<Thread*> at_barrier;
   unsigned count = 0, started = 0, done = 0;
@@ -273,6 +286,7 @@ void run_block(const Launch& launch, std::size_t block) {
   }
   grid.dynamic_bytes = launch.shared_bytes;
   grid.dynamic = launch.shared_bytes ? allocate_shared(launch.shared_bytes) : nullptr;
+  for (Copies& c : grid.copies) c = {};
   grid.started = grid.done = 0;
   ++counters.blocks;
   grid.tsan.begin_block();
@@ -375,6 +389,28 @@ void warp_meeting(unsigned mask, const char* kind, Meet meet, void* argument, bo
   dispatch(me->fiber);
 }
 
+void start_copy(const AsyncCopy& copy, const char* file, int line) {
+  const Inside inside;
+  if ((reinterpret_cast<std::uintptr_t>(copy.to) | reinterpret_cast<std::uintptr_t>(copy.from)) % 16 != 0)
+    fatal("cp.async at %s:%d: misaligned address, %p from %p", file, line, copy.to, copy.from);
+  if (grid.copies.empty()) grid.copies.resize(grid.count);
+  Copies& mine = grid.copies[grid.current->index];
+  mine.items.push_back({copy, mine.groups});
+}
+void commit_copies() {
+  const Inside inside;
+  if (!grid.copies.empty()) ++grid.copies[grid.current->index].groups;
+}
+bool next_copy(unsigned keep, AsyncCopy* copy) {
+  const Inside inside;
+  if (grid.copies.empty()) return false;
+  Copies& mine = grid.copies[grid.current->index];
+  if (mine.items.empty() || mine.items.front().group + keep >= mine.groups) return false;
+  *copy = mine.items.front().copy;
+  mine.items.pop_front();
+  return true;
+}
+
 void run_grid(const Launch& launch, const std::function<void()>& thread) {
   if (grid.current) fatal("a launch inside a kernel");
   ++counters.launches;
@@ -385,6 +421,7 @@ void run_grid(const Launch& launch, const std::function<void()>& thread) {
   gridDim = launch.grid;
   grid.threads.resize(grid.count);
   grid.warps.resize((grid.count + 31) / 32);
+  grid.copies.clear();  // kernels that copy asynchronously make room
   grid.tsan.begin_grid(grid.count, [](std::size_t) {
     grid.stacks.push_back(std::make_unique<Fiber>());
     create_fiber(grid.stacks.back().get(), kStackBytes, enter);

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "cuda/device.cuh"
+#include "cuda/mma.cuh"
 
 namespace grt::test {
 namespace {
@@ -106,6 +106,62 @@ __global__ void much_shared(float* y) {
   s[threadIdx.x] = 1;
   __syncthreads();
   y[threadIdx.x] = s[threadIdx.x];
+}
+
+// The first 32 of 128 threads copy four floats each.
+__device__ void start_copies(float* to, const float* from, int rotation) {
+  const int t = static_cast<int>(threadIdx.x);
+  if (t < 32) cuda::copy_async(to + 4 * t, from + 4 * ((t + rotation) % 32));
+  cuda::commit_copies();
+}
+
+__global__ void copy_without_wait(float* y, const float* x, bool right) {
+  float* const s = cuda::dynamic_shared();
+  start_copies(s, x, 10);
+  if (right)
+    cuda::wait_copies<0>();
+  else
+    cuda::wait_copies<1>();
+  __syncthreads();
+  y[threadIdx.x] = s[threadIdx.x];
+}
+
+__global__ void copy_without_barrier(float* y, const float* x, bool right) {
+  float* const s = cuda::dynamic_shared();
+  start_copies(s, x, 0);
+  cuda::wait_copies<0>();
+  if (right) __syncthreads();
+  y[threadIdx.x] = s[(threadIdx.x + 40) % 128];
+}
+
+__global__ void copy_into_what_is_read(float* y, const float* x, bool right) {
+  float* const s = cuda::dynamic_shared();
+  for (int i = 0; i < 2; ++i) {
+    start_copies(s, x, 5 + 5 * i);
+    cuda::wait_copies<0>();
+    __syncthreads();
+    y[threadIdx.x] = s[threadIdx.x] + (i ? y[threadIdx.x] : 0);
+    if (right) __syncthreads();
+  }
+}
+
+__global__ void misaligned_copy(float* y, const float* x, bool right) {
+  float* const s = cuda::dynamic_shared();
+  cuda::copy_async(s + 4 * threadIdx.x, x + (right ? 0 : 1));
+  cuda::commit_copies();
+  cuda::wait_copies<0>();
+  y[threadIdx.x] = s[4 * threadIdx.x] + static_cast<float>(threadIdx.x);
+}
+
+__global__ void misaligned_load(float* y, const float* x, bool right) {
+  const float4 four = *reinterpret_cast<const float4*>(x + (right ? 0 : 1));
+  y[threadIdx.x] = four.x + static_cast<float>(threadIdx.x);
+}
+
+__global__ void product_of_some(float* y, bool right) {
+  float d[4] = {1, 1, 1, 1};
+  if (right || threadIdx.x < 16) cuda::mma_bf16(d, {0, 0, 0, 0}, {0, 0});
+  y[threadIdx.x] = d[0];
 }
 
 // --- callers ---
@@ -226,7 +282,7 @@ auto mapped(int threads, Kernel kernel, F expected) {
     Bench bench;
     const auto n = static_cast<std::size_t>(threads);
     float *const x = bench.counting(n), *const y = bench.raw(n);
-    launch(bench.stream, "a fault", kernel, 1, threads, 0, y, x, right);
+    launch(bench.stream, "a fault", kernel, 1, threads, 512, y, x, right);
     return bench.holds(y, n, expected);
   };
 }
@@ -247,6 +303,8 @@ std::vector<Fault> faults() {
   const auto rotated = [](int i) { return static_cast<float>((i + 40) % 128); };
   const auto mirrored = [](int i) { return 3 * static_cast<float>(127 - i) + 3; };
   const auto swapped = [](int i) { return static_cast<float>(i ^ 1); };
+  const auto same = [](int i) { return static_cast<float>(i); };
+  const auto twice = [](int i) { return static_cast<float>((i + 20) % 128 + (i + 40) % 128); };
   const std::string asan = "AddressSanitizer", tsan = "ThreadSanitizer", ubsan = "runtime error", emu = "emu: ERROR";
   return {
       {"a read of shared memory before a barrier", mapped(128, read_after_write, rotated), "wrong", "wrong", tsan},
@@ -260,6 +318,13 @@ std::vector<Fault> faults() {
       {"a barrier in two places", ones(32, 1, 32, divergent_barrier), emu, emu, emu},
       {"an exit before a barrier", ones(20, 1, 32, exit_before_barrier, 20), emu, emu, emu, reverse},
       {"a shuffle of half a warp", ones(32, 1, 32, shuffle_of_some), emu, emu, emu},
+      {"a copy that is read before anyone waited for it", mapped(128, copy_without_wait, rotated), "wrong", "wrong",
+       "wrong"},
+      {"a copy that others read before a barrier", mapped(128, copy_without_barrier, rotated), "wrong", "wrong", tsan},
+      {"a copy into what is being read", mapped(128, copy_into_what_is_read, twice), "wrong", "wrong", tsan},
+      {"a copy from a misaligned address", mapped(32, misaligned_copy, same), emu, emu, emu},
+      {"a vector load from a misaligned address", mapped(32, misaligned_load, same), "", ubsan, ""},
+      {"a product of half a warp", ones(32, 1, 32, product_of_some), emu, emu, emu},
       {"an int that overflows", ones(1, 1, 1, overflow, 0x30000000), "", ubsan, ""},
       {"a stream that does not wait for an event", missing_event, "wrong", "wrong", "wrong", lazy},
       {"a read by the host that does not wait", early_read, "wrong", "wrong", "wrong", lazy},
