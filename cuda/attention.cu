@@ -81,6 +81,7 @@ constexpr std::int64_t kFewQueries = 16;
 
 void CudaKernels::attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, int heads) {
   const AttentionCall call(stream, out.shape(), heads);
+  if (attention_in_bf16(*this, call, out, lse, qkv)) return;
   const float* const q = f32(qkv);
   plain_attention(call, f32(out), f32(lse), q, q + out.dim(2), q + 2 * out.dim(2), call.wide);
 }
@@ -94,7 +95,7 @@ void CudaKernels::attention_cached(const Tensor& out, const Tensor& keys, const 
          f32(qkv), out.numel(), call.wide, cache, heads, past, out.dim(1), static_cast<int>(width));
   if (call.extents.queries <= kFewQueries)
     decode_attention(call, out, f32(qkv), f32(keys), f32(values), cache);
-  else
+  else if (!attention_in_bf16(*this, call, out, keys, values, qkv))
     plain_attention(call, f32(out), nullptr, f32(qkv), f32(keys), f32(values), cache);
 }
 

@@ -43,6 +43,19 @@ struct AttentionCall {
 void decode_attention(const AttentionCall& call, const Tensor& out, const float* q, const float* keys,
                       const float* values, Strides cache);
 
+// attention_choice.cu: where the device's products are bf16, by cuDNN or on tensor cores. False if neither computes
+// heads of this width. The first for past = 0; the second with keys and values of (B, H, capacity, D) that hold the new
+// ones.
+bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& lse,
+                       const Tensor& qkv);
+bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& keys,
+                       const Tensor& values, const Tensor& qkv);
+bool attention_backward_in_bf16(CudaKernels& k, const AttentionCall& call, const Into& dqkv, const Tensor& dout,
+                                const Tensor& qkv, const Tensor& out, const Tensor& lse);
+
+// attention_backward.cu: (B, H, T), the sum of dout * out over the columns of a head.
+Tensor attention_delta(const AttentionCall& call, const Tensor& dout, const Tensor& out);
+
 inline void check_width(int width) { check(width <= 256, "cuda: attention heads of {} columns are beyond 256", width); }
 
 // The most columns of a head that a thread may own decides how many registers it needs: run() is called with a type of

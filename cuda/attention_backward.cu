@@ -107,15 +107,23 @@ __global__ void __launch_bounds__(kAttentionBlock)
 
 }  // namespace
 
+Tensor attention_delta(const AttentionCall& call, const Tensor& dout, const Tensor& out) {
+  const Extents& e = call.extents;
+  const Tensor delta = Tensor::empty({call.batch, call.heads, e.queries}, DType::f32, out.device());
+  const std::int64_t rows = delta.numel();
+  launch(call.stream, "attention_backward", delta_kernel, blocks_of(rows, kRowsPerBlock), kRowsPerBlock * kWarp, 0,
+         f32(delta), f32(dout), f32(out), rows, e.queries, call.heads, e.width);
+  return delta;
+}
+
 void CudaKernels::attention_backward(const Into& dqkv, const Tensor& dout, const Tensor& qkv, const Tensor& out,
                                      const Tensor& lse, int heads) {
   if (!dqkv) return;
   const AttentionCall call(stream, out.shape(), heads);
   const Extents& e = call.extents;
-  const Tensor delta = Tensor::like(lse);
-  const std::int64_t rows = lse.numel(), channels = out.dim(2);
-  launch(stream, "attention_backward", delta_kernel, blocks_of(rows, kRowsPerBlock), kRowsPerBlock * kWarp, 0,
-         f32(delta), f32(dout), f32(out), rows, e.queries, heads, e.width);
+  if (attention_backward_in_bf16(*this, call, dqkv, dout, qkv, out, lse)) return;
+  const Tensor delta = attention_delta(call, dout, out);
+  const std::int64_t channels = out.dim(2);
   const float* const q = f32(qkv);
   float* const dq = f32(dqkv.to);
   const std::size_t tiles = 4 * tile_floats(e.width);

@@ -9,6 +9,7 @@
 
 #include "cuda/blas.h"
 #include "cuda/held.h"
+#include "cuda/sdpa.h"
 #include "ops/kernels.h"
 
 namespace grt::cuda {
@@ -56,7 +57,7 @@ struct CudaKernels final : Kernels {
   // embedding.cu
   void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override;
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override;
-  // attention.cu, attention_decode.cu, attention_backward.cu
+  // attention*.cu
   void attention(const Tensor&, const Tensor&, const Tensor&, int) override;
   void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override;
   void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;
@@ -90,6 +91,7 @@ struct CudaKernels final : Kernels {
   DType products;  // of f32 tensors: f32 or bf16 (core/device.h, open_cpu)
   Blas blas;
   HeldCopies copies;
+  SdpaChoice sdpa;
 
  private:
   // A factor in the type of products, with the memory of its copy if it is one.

@@ -1,0 +1,141 @@
+// Attention where products are bf16: tensors are rounded, and computed with by cuDNN where it can, else by the kernels
+// of attention_bf16*.cu.
+#include <array>
+#include <optional>
+
+#include "cuda/attention_bf16.cuh"
+
+namespace grt::cuda {
+namespace {
+
+__global__ void round_kernel(Bf16* y, const float* x, std::int64_t n, std::int64_t run, std::int64_t stride) {
+  const std::int64_t i = 4 * global_index();
+  if (i >= n) return;
+  const float4 four = *reinterpret_cast<const float4*>(x + i / run * stride + i % run);
+  *reinterpret_cast<uint2*>(y + i) = {pair_of(four.x, four.y), pair_of(four.z, four.w)};
+}
+
+__global__ void widen_kernel(float* y, bool add, const Bf16* x, std::int64_t n) {
+  const std::int64_t i = global_index();
+  if (i < n) put(y + i, add, __bfloat162float(x[i]));
+}
+
+// A copy in bf16 of the first `run` elements of each matrix of the last two extents: (matrices, run). All extents are
+// multiples of 4.
+Tensor rounded(cudaStream_t stream, const Tensor& x, std::int64_t run) {
+  const std::int64_t stride = x.dim(-2) * x.dim(-1);
+  const Tensor y = Tensor::empty({x.numel() / stride, run}, DType::bf16, x.device());
+  launch(stream, "rounding to bf16", round_kernel, blocks_of(y.numel() / 4, kBlock), kBlock, 0, y.data<Bf16>(), f32(x),
+         y.numel(), run, stride);
+  return y;
+}
+Tensor rounded(cudaStream_t stream, const Tensor& x) { return rounded(stream, x, x.dim(-2) * x.dim(-1)); }
+
+void widen(cudaStream_t stream, const Into& y, const Tensor& x) {
+  launch(stream, "widening from bf16", widen_kernel, blocks_of(x.numel(), kBlock), kBlock, 0, f32(y.to), y.add,
+         x.data<Bf16>(), x.numel());
+}
+
+Tensor scratch_of(std::int64_t bytes, Device& device) {
+  return Tensor::empty({ceil_div(bytes, 4)}, DType::f32, device);
+}
+
+struct Way {
+  Sdpa* library;
+  std::int64_t scratch;
+  SdpaShape shape;
+};
+
+// Of attention in bf16 relative to the same in f32, a vector of all results each: bf16 gives some 0.005, a graph that
+// computes something else gives 1.
+constexpr double kMostDifference = 0.03;
+
+// The library's results of a small problem against those of the kernels in f32.
+void compare_with_own(CudaKernels& k, Device& device, std::int64_t width) {
+  constexpr int kHeads = 2;
+  const Shape narrow{1, 80, kHeads * width}, wide{1, 80, 3 * kHeads * width};
+  const Tensor qkv = Tensor::empty(wide, DType::f32, device), dout = Tensor::empty(narrow, DType::f32, device);
+  k.truncated_normal(qkv, 1, {1, 0, 0}, 0);
+  k.truncated_normal(dout, 1, {2, 0, 0}, 0);
+  const auto attend = [&](DType products) {
+    const Tensor out = Tensor::like(dout), dqkv = Tensor::like(qkv),
+                 lse = Tensor::empty({1, kHeads, narrow[1]}, DType::f32, device);
+    k.products = products;
+    k.attention(out, lse, qkv, kHeads);
+    k.attention_backward({dqkv}, dout, qkv, out, lse, kHeads);
+    return std::array{out, lse, dqkv};
+  };
+  const auto own = attend(DType::f32), librarys = attend(DType::bf16);
+  constexpr std::array kNames{"the result", "the log of the sum", "the gradient"};
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    k.multiply({librarys[i], true}, own[i], -1);
+    const double difference = std::sqrt(k.sum_squares(librarys[i]) / k.sum_squares(own[i]));
+    check(difference <= kMostDifference,
+          "attention by cuDNN, heads of {}: {} differs from this backend's by {:.2g} of it; GRT_ATTENTION=own in the "
+          "environment does without cuDNN",
+          width, kNames[i], difference);
+  }
+}
+
+// How a pass is computed; none in the f32 of a device whose products are f32.
+std::optional<Way> way_of(CudaKernels& k, Pass pass, const AttentionCall& call, Device& device) {
+  if (k.products != DType::bf16) return {};
+  const Extents& e = call.extents;
+  Way way{nullptr, 0, {call.batch, e.queries, call.heads, e.width}};
+  if (e.past == 0) way.library = k.sdpa.library(pass, way.shape, k.stream, &way.scratch);
+  if (way.library && k.sdpa.is_new(e.width)) compare_with_own(k, device, e.width);
+  if (!way.library && !on_tensor_cores(e.width)) return {};
+  return way;
+}
+
+}  // namespace
+
+bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& lse,
+                       const Tensor& qkv) {
+  const std::optional<Way> way = way_of(k, Pass::forward, call, out.device());
+  if (!way) return false;
+  const Tensor x = rounded(k.stream, qkv);
+  if (way->library) {
+    const Tensor y = Tensor::empty(out.shape(), DType::bf16, out.device());
+    way->library->forward(way->shape, y.raw(), f32(lse), x.raw(), scratch_of(way->scratch, out.device()).raw());
+    widen(k.stream, {out}, y);
+  } else {
+    const Bf16 *const q = x.data<Bf16>(), *const keys = q + out.dim(2), *const values = keys + out.dim(2);
+    flash_attention(call, f32(out), f32(lse), q, keys, values, call.wide);
+  }
+  return true;
+}
+
+bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& keys,
+                       const Tensor& values, const Tensor& qkv) {
+  const Extents& e = call.extents;
+  if (e.past == 0)  // as without a cache
+    return attention_in_bf16(k, call, out, Tensor::empty({call.batch, call.heads, e.queries}, DType::f32, out.device()),
+                             qkv);
+  if (!way_of(k, Pass::forward, call, out.device())) return false;
+  const std::int64_t run = (e.past + e.queries) * e.width;
+  const Tensor q = rounded(k.stream, qkv), all_keys = rounded(k.stream, keys, run),
+               all_values = rounded(k.stream, values, run);
+  flash_attention(call, f32(out), nullptr, q.data<Bf16>(), all_keys.data<Bf16>(), all_values.data<Bf16>(),
+                  {call.heads * run, run, e.width});
+  return true;
+}
+
+bool attention_backward_in_bf16(CudaKernels& k, const AttentionCall& call, const Into& dqkv, const Tensor& dout,
+                                const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+  const std::optional<Way> way = way_of(k, Pass::backward, call, out.device());
+  if (!way) return false;
+  const Tensor x = rounded(k.stream, qkv), dy = rounded(k.stream, dout);
+  if (way->library) {
+    const Tensor y = rounded(k.stream, out), dx = Tensor::empty(qkv.shape(), DType::bf16, out.device());
+    way->library->backward(way->shape, dx.raw(), dy.raw(), x.raw(), y.raw(), f32(lse),
+                           scratch_of(way->scratch, out.device()).raw());
+    widen(k.stream, dqkv, dx);
+  } else {
+    flash_attention_backward(call, dqkv, dy.data<Bf16>(), x.data<Bf16>(), f32(lse),
+                             f32(attention_delta(call, dout, out)));
+  }
+  return true;
+}
+
+}  // namespace grt::cuda
