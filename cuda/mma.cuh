@@ -19,10 +19,10 @@ using Bf16 = __nv_bfloat16;
 
 #ifdef __CUDACC__
 
-// Starts to copy 16 bytes from global to shared memory, both aligned to 16; zeros where `from` is null.
-__device__ inline void copy_async(void* to, const void* from) {
+// Starts to copy 16 bytes from global to shared memory, both aligned to 16; zeros unless they are `present`.
+__device__ inline void copy_async(void* to, const void* from, bool present = true) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const int bytes = from ? 16 : 0;
+  const int bytes = present ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
 }
 // Copies started so far and not yet in a group are one.
@@ -81,7 +81,8 @@ __device__ void copy_tile(Bf16* tile, const Bf16* from, std::int64_t stride, std
   constexpr int kChunk = 8, kPerRow = kWidth / kChunk;
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kPerRow; i += static_cast<int>(blockDim.x)) {
     const int r = i / kPerRow, c = i % kPerRow * kChunk;
-    copy_async(tile + r * kTileRow<kWidth> + c, first + r < end ? from + (first + r) * stride + c : nullptr);
+    const bool present = first + r < end;
+    copy_async(tile + r * kTileRow<kWidth> + c, from + (present ? (first + r) * stride : 0) + c, present);
   }
 }
 

@@ -93,6 +93,10 @@ starts_without_driver() {  # starts_without_driver LIBRARY
   [[ $said == *"--device cuda: no NVIDIA driver is installed"* ]]
 }
 
+needs_no_cudnn() {  # needs_no_cudnn LIBRARY
+  ! readelf --dynamic "$1" | grep 'NEEDED.*cudnn'
+}
+
 cuda() {
   heading "CUDA backend without a GPU"
   if [[ ! -e build/test-release/lib/grt/libgrt_cuda.so ]]; then
@@ -101,6 +105,8 @@ cuda() {
   fi
   check "the CUDA backend loads and says that there is no driver" \
     starts_without_driver "$root/build/test-release/lib/grt/libgrt_cuda.so"
+  check "the CUDA backend can be loaded without cuDNN" \
+    needs_no_cudnn "$root/build/test-release/lib/grt/libgrt_cuda.so"
 }
 
 # The other instruction sets that this machine has: the tests of the library, in the release build.

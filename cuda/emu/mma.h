@@ -8,7 +8,7 @@
 
 namespace grt::emu {
 
-// A copy of 16 bytes, or 16 zeros where `from` is null.
+// Of 16 bytes; 16 zeros where `from` is null.
 struct AsyncCopy {
   void* to;
   const void* from;
@@ -20,8 +20,9 @@ bool next_copy(unsigned keep, AsyncCopy* copy);
 
 // Until somebody waits for it a copy has left nothing but NaNs, so that what reads too early shows; and it writes from
 // the first moment, so that what still reads is seen to race with it.
-inline void copy_async(void* to, const void* from, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  start_copy({to, from}, file, line);
+inline void copy_async(void* to, const void* from, bool present = true, const char* file = __builtin_FILE(),
+                       int line = __builtin_LINE()) {
+  start_copy({to, present ? from : nullptr}, file, line);
   std::memset(to, 0xff, 16);
 }
 template <int keep>
