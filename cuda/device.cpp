@@ -82,12 +82,19 @@ std::string unavailable() {
   return cudaGetErrorString(e);
 }
 
+int devices() {
+  int count = 0;
+  cuda_check(cudaGetDeviceCount(&count), "counting the devices");
+  return count;
+}
+
+cudaStream_t stream_of(Device& device) { return static_cast<CudaKernels&>(device.kernels()).stream; }
+
 std::unique_ptr<Device> open(int ordinal, DType products, bool keep_blocks) {
   check(products == DType::f32 || products == DType::bf16, "products are f32 or bf16, not {}", name_of(products));
   const std::string reason = unavailable();
   check(reason.empty(), "no CUDA device can be opened: {}", reason);
-  int count = 0;
-  cuda_check(cudaGetDeviceCount(&count), "counting the devices");
+  const int count = devices();
   check(0 <= ordinal && ordinal < count, "there is no cuda:{}; the devices are cuda:0..{}", ordinal, count - 1);
   auto device = std::make_unique<CudaDevice>(ordinal, products, keep_blocks);
   self_test(*device, ordinal);

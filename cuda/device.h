@@ -2,6 +2,8 @@
 // host and the kernels that return a number.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <memory>
 #include <string>
 
@@ -15,5 +17,8 @@ std::unique_ptr<Device> open(int ordinal, DType products = DType::f32, bool keep
 
 // Why no device can be opened, or "".
 std::string unavailable();
+
+int devices();                           // how many there are; throws Error
+cudaStream_t stream_of(Device& device);  // of one that open() opened
 
 }  // namespace grt::cuda

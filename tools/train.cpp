@@ -180,13 +180,13 @@ void check_ranks(const Run& run, const LanguageModel& model, Comm& comm) {
     check(all[rank] == all[0], "rank {} was started with other flags, or from another checkpoint, than rank 0", rank);
 }
 
-int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) {
+int train(Run& run, const Flags& flags, const std::string& command, Comm& launched) {
   if (run.config.resume)
     take_over(run, flags);
   else
     apply_recipe(run.config, flags);
   std::string why_cpu;
-  const std::unique_ptr<Device> device = run.device.open(comm, &why_cpu);  // outlives every tensor
+  const std::unique_ptr<Device> device = run.device.open(launched, &why_cpu);  // outlives every tensor
   fmt::print(stderr, "{}", run.device.notice(*device));
   const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
@@ -201,7 +201,9 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
 
   check(!run.config.out.empty(), "--out: is missing");
   check(!run.config.data_train.empty(), "--data-train: is missing");
-  check_ranks(run, *model, comm);
+  check_ranks(run, *model, launched);
+  const std::unique_ptr<Comm> on_device = ranks_on(*device, launched);
+  Comm& comm = on_device ? *on_device : launched;
   TokenData train = TokenData::open(run.config.data_train, model->config().vocab_size);
   check_trainable(train, plan.order.context_length);
   std::optional<TokenData> val;
@@ -215,7 +217,7 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& comm) 
   print_header(run, plan, *model, *device, comm.size(), why_cpu);
   check_init_map(run, *model);
   fmt::print("{}", describe(memory));
-  check_fits(memory, needs, device->available() / comm.local_size());
+  check_fits(memory, needs, device->available() / (on_device ? 1 : comm.local_size()));  // on the CPU ranks share it
   comm.barrier();  // before any rank takes its part of that
 
   model->params().allocate(*device, dtype);

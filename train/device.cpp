@@ -11,15 +11,32 @@ namespace {
 
 constexpr std::string_view kCuda = "cuda";
 
-// N of cuda or cuda:N; nothing for another word.
+// N of cuda:N, any for cuda; nothing for another word.
+constexpr int kAny = -1;
 std::optional<int> ordinal_of(std::string_view device) {
-  if (device == kCuda) return 0;
+  if (device == kCuda) return kAny;
   if (!device.starts_with("cuda:")) return {};
   const std::string_view digits = device.substr(kCuda.size() + 1);
   int n = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
   if (error != std::errc() || end != digits.data() + digits.size() || n < 0) return {};
   return n;
+}
+
+// The GPU that is a rank's own, unless there are fewer than ranks on its machine.
+std::unique_ptr<Device> open_own_gpu(const Comm& comm, DType products) {
+  return open_cuda(comm.local_rank() % cuda_devices(), products);
+}
+
+// Why these ranks cannot compute on GPUs of their own, or "": the same for all.
+std::string no_gpus(Comm& comm) {
+  std::string reason = cuda_unavailable();
+  if (comm.size() == 1) return reason;
+  if (reason.empty()) reason = nccl_unavailable();
+  const std::vector<std::int64_t> without = comm.gather<std::int64_t>(reason.empty() ? 0 : 1);
+  for (std::size_t rank = 0; rank < without.size() && reason.empty(); ++rank)
+    if (without[rank]) reason = fmt::format("rank {} has none", rank);
+  return reason;
 }
 
 }  // namespace
@@ -38,21 +55,23 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
   }
   if (ordinal) {
     check(!cpu_alone, "--device {}: what this program does is done on the CPU alone", device);
-    check(comm.size() == 1, "--device {}: several ranks compute on the CPU alone", device);
     check(dtype != "f64", "--dtype: f64 is computed on the CPU alone, not with --device {}", device);
     const std::string reason = cuda_unavailable();
     check(reason.empty(), "--device {}: {}", device, reason);
-    return open_cuda(*ordinal, products);
+    return *ordinal == kAny ? open_own_gpu(comm, products) : open_cuda(*ordinal, products);
   }
   std::string reason;
   if (device == "auto" && !cpu_alone) {
-    reason = comm.size() > 1  ? "several ranks compute on the CPU alone"
-             : dtype == "f64" ? "f64 is computed on the CPU alone"
-                              : cuda_unavailable();
-    if (reason.empty()) return open_cuda(0, products);
+    reason = dtype == "f64" ? "f64 is computed on the CPU alone" : no_gpus(comm);
+    if (reason.empty()) return open_own_gpu(comm, products);
   }
   if (why_cpu) *why_cpu = reason;
   return open_cpu(products);
+}
+
+std::unique_ptr<Comm> ranks_on(Device& device, Comm& comm) {
+  if (comm.size() == 1 || !device.name().starts_with(kCuda)) return nullptr;
+  return open_nccl(comm, device);
 }
 
 DType DeviceConfig::type() const { return dtype == "f64" ? DType::f64 : DType::f32; }

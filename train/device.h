@@ -19,17 +19,22 @@ struct DeviceConfig {
 
   template <class V>
   void fields(V&& v) {
-    v("device", device, "auto (a GPU where one can be used), cpu, cuda or cuda:N");
+    v("device", device, "auto (a GPU where one can be used; of several ranks each its own), cpu, cuda or cuda:N");
     v("dtype", dtype, "f32; bf16: products of bf16 factors, all else f32; on the CPU alone f64: for reference");
     v("threads", threads, "CPU threads (default: the CPUs this process may use, shared with the other ranks on them)");
   }
 
-  // Also sets the number of threads. Throws Error naming the flag. `why_cpu`, if given, becomes why auto took the CPU.
-  // Called by all ranks.
+  // Of several ranks on a machine each takes a GPU of its own for auto and cuda, or all of them the CPU for auto if one
+  // has none. Also sets the number of threads. Throws Error naming the flag. `why_cpu`, if given, becomes why auto took
+  // the CPU. Called by all ranks.
   std::unique_ptr<Device> open(Comm& comm = alone(), std::string* why_cpu = nullptr) const;
   DType type() const;                              // of tensors; bf16 is a matter of products alone
   std::string notice(const Device& opened) const;  // a line that says so if bf16 is emulated there; else empty
 };
+
+// The ranks of `comm` for tensors on `device`: over NCCL if that is a GPU and there are several; else null, and `comm`
+// itself serves. Called by all ranks. Throws Error.
+std::unique_ptr<Comm> ranks_on(Device& device, Comm& comm);
 
 // Throws Error naming the flag.
 DType packed_type(const std::string& weights);

@@ -39,7 +39,7 @@ struct Config {
   Order order = Order::forward;
   Streams streams = Streams::eager;
   bool guard = false;  // device memory is out of reach while host code runs, and ends at a page without access
-  int devices = 1;
+  int devices = 1;     // as many as GRT_EMU_DEVICES in the environment says
   std::uint64_t seed = 1;
 };
 extern Config config;

@@ -23,7 +23,14 @@ dim3 blockDim, gridDim;
 
 namespace grt::emu {
 
-Config config;
+namespace {
+int devices_asked_for() {
+  const char* const text = std::getenv("GRT_EMU_DEVICES");
+  return text ? std::atoi(text) : 1;
+}
+}  // namespace
+
+Config config{.devices = devices_asked_for()};
 Counters counters;
 
 namespace {

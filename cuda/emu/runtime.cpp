@@ -195,9 +195,14 @@ cudaError_t CUDARTAPI cudaSetDevice(int ordinal) {
   runtime.device_ordinal = ordinal;
   return cudaSuccess;
 }
+cudaError_t CUDARTAPI cudaGetDevice(int* ordinal) {
+  *ordinal = runtime.device_ordinal;
+  return cudaSuccess;
+}
 // An H200 as far as anything here asks.
-cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(ordinal);
   std::snprintf(properties->name, sizeof properties->name, "emulated");
   properties->major = 9;
   properties->multiProcessorCount = 132;
@@ -284,6 +289,11 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
   drain(stream);
   return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
+  if (stream->items.empty()) return cudaSuccess;
+  do_first(stream);  // time goes by
+  return cudaErrorNotReady;
 }
 cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   push(stream, {{}, event, event->recorded});

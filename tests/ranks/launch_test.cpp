@@ -53,7 +53,11 @@ Words launched(int ranks, const Words& flags) {
   return words;
 }
 
-Outcome launch(int ranks, const Words& flags) { return run_tool("/usr/bin/mpirun", launched(ranks, flags), as_root()); }
+Outcome launch(int ranks, const Words& flags, const Words& environment = {}) {
+  Words all = as_root();
+  all.insert(all.end(), environment.begin(), environment.end());
+  return run_tool("/usr/bin/mpirun", launched(ranks, flags), all);
+}
 
 std::vector<Json> steps_of(const fs::path& out) {
   std::istringstream text(read_file(out / "train.jsonl"));
@@ -189,6 +193,73 @@ TEST_SUITE("launch") {
       CHECK(load_trainer_state(resolve_checkpoint(dir / "run")).step == last);
       check_resumable(dir / "run");
     }
+  }
+}
+
+// With the emulated backend that the environment names.
+TEST_SUITE("launch_gpu") {
+  TEST_CASE("on GPUs a run of two ranks goes on on one and on three, moments sharded or not, as on one all along") {
+    const TempDir dir;
+    const auto flags = [&](const char* out, const Words& more) {
+      Words words = run_flags(dir / out, {"--device", "cuda", "--context-length", "8"});
+      *(std::find(words.begin(), words.end(), "--steps") + 1) = "3";
+      words.insert(words.end(), more.begin(), more.end());
+      return words;
+    };
+    const auto resumed = [&](const char* out, const char* steps, const Words& more = {}) {
+      Words words = {"--out", (dir / out).string(), "--resume", "--steps", steps};
+      words.insert(words.end(), more.begin(), more.end());
+      return words;
+    };
+    const Outcome alone = run_tool("train", flags("alone", {}));
+    REQUIRE_MESSAGE(alone.code == 0, alone.err);
+    const Outcome two = launch(2, flags("two", {"--shard-optimizer"}));
+    REQUIRE_MESSAGE(two.code == 0, two.err);
+    CHECK(contains(two.out, "device: cuda:0, f32, 2 ranks of "));
+    for (const char* steps : {"5", "7"}) REQUIRE(run_tool("train", resumed("alone", steps)).code == 0);
+    REQUIRE(run_tool("train", resumed("two", "5")).code == 0);
+    const Outcome three = launch(3, resumed("two", "7", {"--device", "auto"}));
+    REQUIRE_MESSAGE(three.code == 0, three.err);
+    CHECK(contains(three.out, "device: cuda:0, f32, 3 ranks of "));
+    const std::vector<Json> a = steps_of(dir / "alone"), b = steps_of(dir / "two");
+    REQUIRE(a.size() == 7);
+    REQUIRE(b.size() == 7);
+    for (std::size_t i = 0; i < 7; ++i) {
+      CHECK(std::abs(a[i]["loss"].get<double>() - b[i]["loss"].get<double>()) < 1e-5);
+      CHECK(a[i]["depth"] == b[i]["depth"]);
+    }
+  }
+
+  TEST_CASE("what keeps ranks from GPUs is said by name, and all end") {
+    const TempDir dir;
+    const Words flags = run_flags(dir / "run", {"--device", "cuda", "--context-length", "8"});
+    const auto check_error = [&](const Words& environment, const std::string& line) {
+      const Outcome run = launch(2, flags, environment);
+      CAPTURE(run.err);
+      CHECK(run.code == 1);
+      CHECK(contains(run.err, line));
+    };
+    check_error({"GRT_EMU_DEVICES=1"}, "train: rank 0 of 2: ranks 0 and 1 have the same GPU");
+    check_error({"GRT_EMU_NCCL_ERROR=1"},
+                "NCCL: handing out rank 0's values: remote process exited or there was a network error");
+    check_error({"GRT_NCCL_LIBRARY=/nowhere/libgrt_nccl.so"}, "--device cpu does not");
+    const Outcome one = run_tool("train", flags, {"GRT_NCCL_LIBRARY=/nowhere/libgrt_nccl.so"});
+    CHECK_MESSAGE(one.code == 0, one.err);
+  }
+
+  TEST_CASE("when one rank is killed the other, which waits for its GPU, ends too") {
+    const TempDir dir;
+    Words flags = endless(dir / "run");
+    for (const char* word : {"--device", "cuda", "--context-length", "8"}) flags.emplace_back(word);
+    Running run("/usr/bin/mpirun", launched(2, flags), as_root());
+    wait_for(dir / "run" / "latest");
+    const int victim = process_of(dir / "run", 1);
+    REQUIRE(victim > 0);
+    kill(victim, SIGKILL);
+    const Outcome outcome = run.wait();
+    CHECK(outcome.code != 0);
+    CHECK(contains(outcome.err, "rank 1"));
+    CHECK(process_of(dir / "run", 0) == -1);
   }
 }
 
