@@ -24,7 +24,7 @@ void check_output(const AnalysisConfig& config) {
 
 int run(int argc, char** argv) {
   AnalysisConfig config;
-  DeviceConfig device_flags{.cpu_alone = true};
+  DeviceConfig device_flags;
   Flags flags("analyze",
               "Dissects a checkpoint: its exits, gates, states, heads and weights, as numbers, tables and a report.");
   flags.add(config);

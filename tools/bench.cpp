@@ -33,7 +33,7 @@ struct Options {
   std::optional<int> threads;
   bool on_request = false, recompute = false, alone = false;
   std::vector<std::string> dtypes = {"f32"}, torch;
-  std::string python = "/usr/bin/python3";
+  std::string device = "cpu", python = "/usr/bin/python3";
 
   template <class V>
   void fields(V&& v) {
@@ -55,17 +55,23 @@ struct Options {
     v("filter", filter, "gemm, attention, ops: only rows whose name contains this text");
     v("openblas", openblas, "gemm: the library to compare with (default: Debian's, the build with OpenMP first)");
     v("json", json, "file to write all numbers to");
+    v("device", device, "cpu, cuda, cuda:N or auto; gemm's comparison and growth over threads are those of the CPU");
     v("threads", threads, "CPU threads (default: the CPUs this process may use)");
-    v("dtype", dtypes, "train: f32, bf16 (products of bf16 factors), or both, which take turns");
+    v("dtype", dtypes,
+      "train: f32, bf16 (products of bf16 factors), or both, which take turns; on a GPU the first is everything's");
     v("alone", alone, "train: one process at a time, started for each turn: for models that do not fit together");
     v("recompute", recompute, "train: keep one state for each recurrence, and compute the rest again");
-    v("torch", torch, "train: beside PyTorch as installed, tuned (BLAS, memory, vectors), or both");
+    v("torch", torch,
+      "train: beside PyTorch as installed, tuned (on the CPU: BLAS, memory, vectors) or compiled (torch.compile); "
+      "several take turns");
     v("python", python, "train: the interpreter that has the module torch");
     v("on-request", on_request, "train: one step for each line on stdin, one JSON line for each step on stdout");
   }
 
+  // On the CPU whatever is not a training step in a process of its own computes in f32, beside what it does in bf16.
+  std::string dtype() const { return on_request || device != "cpu" ? dtypes[0] : "f32"; }
   DecodeBench decoding() const {
-    return {models, weights, kv, sequences, prompt, tokens, context_length.value_or(0), rounds};
+    return {models, dtype(), weights, kv, sequences, prompt, tokens, context_length.value_or(0), rounds};
   }
   RowChoice rows() const { return {filter, rounds}; }
   bool chosen(const std::string& mode) const {  // "all" has the attention among the operations
@@ -116,21 +122,22 @@ int run(int argc, char** argv) {
   if (!flags.parse(argc, argv)) return 0;
   check_options(options);
 
-  const std::string dtype = options.on_request ? options.dtypes[0] : "f32";
+  const std::string dtype = options.dtype();
   const std::unique_ptr<Device> device =
-      DeviceConfig{.dtype = dtype, .threads = options.threads, .cpu_alone = true}.open();
+      DeviceConfig{.device = options.device, .dtype = dtype, .threads = options.threads}.open();
   const StepShape shape{options.batch_size, options.context_length.value_or(0), options.recompute};
   if (options.on_request) {
     train_on_request(options.models[0], shape, *device);
     return 0;
   }
-  Report report(*device);
+  Report report(*device, dtype == "f32" ? Arithmetic::f32 : Arithmetic::bf16);
   if (options.chosen("gemm")) bench_gemm(options.rows(), options.openblas, *device, report);
   if (options.chosen("attention")) bench_ops(options.rows(), "attention", *device, report);
   if (options.chosen("ops")) bench_ops(options.rows(), "ops", *device, report);
   if (options.chosen("train"))
-    bench_train({options.models, shape, options.rounds, options.dtypes, options.torch, options.python, options.alone},
-                report);
+    bench_train({options.models, shape, options.rounds, options.dtypes, options.torch, options.python, options.device,
+                 options.alone},
+                *device, report);
   if (options.chosen("decode")) bench_decode(options.decoding(), *device, report);
   if (options.chosen("growth")) bench_growth(options.models[0], shape, options.rounds, *device, report);
   if (options.json) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/cuda.h"
+#include "core/files.h"
 #include "core/json.h"
 #include "ops/kernels.h"
 #include "tests/cuda/modes.h"
@@ -129,6 +130,60 @@ TEST_SUITE("cuda") {
     CHECK(!text("cuda", "bf16").out.empty());
     CHECK(contains(test::run_tool("eval", {"--checkpoint", grt, "--data", tokens, "--device", "cuda:5"}, emulated).err,
                    "there is no cuda:5"));
+  }
+
+  TEST_CASE("bench times decoding and training on the device, and says what is the CPU's alone") {
+    const test::TempDir dir;
+    const std::vector<std::string> emulated{"GRT_CUDA_LIBRARY=" GRT_EMULATED_LIBRARY};
+    const std::string model = (dir / "model.json").string(), file = (dir / "bench.json").string();
+    write_file(
+        model,
+        Json{{"architecture", "grt"}, {"context_length", 8}, {"d_model", 16}, {"n_heads", 2}, {"n_recurrences", 2}}
+            .dump());
+    const auto bench = [&](std::vector<std::string> words) {
+      words.insert(words.end(), {"--device", "cuda", "--model", model, "--rounds", "1", "--json", file});
+      return test::run_tool("bench", words, emulated);
+    };
+    const test::Outcome decode = bench({"decode", "--tokens", "2"});
+    REQUIRE_MESSAGE(decode.code == 0, decode.err);
+    CHECK(contains(decode.out, "GB/s (copy)"));
+    Json json = read_json(file);
+    CHECK(json["device"] == "cuda:0");
+    const Json& row = json["results"][1];
+    for (const char* key : {"ms_per_token", "share_of_reading", "peak_device_bytes"}) CHECK(row[key] > 0);
+
+    const test::Outcome train = bench({"train"});
+    REQUIRE_MESSAGE(train.code == 0, train.err);
+    json = read_json(file);
+    // Weights, gradients and moments, and less than a process takes.
+    CHECK(json["results"][1]["peak_resident_bytes"] > json["results"][1]["state_bytes"]);
+    CHECK(json["results"][1]["peak_resident_bytes"] < 1 << 24);
+
+    CHECK(contains(bench({"gemm", "--openblas", "libopenblas.so.0"}).err, "computes on the CPU alone, not with"));
+    CHECK(contains(bench({"train", "--torch", "tuned"}).err, "--torch: tuned is for --device cpu, not cuda:0"));
+    CHECK(contains(bench({"decode", "--weights", "int8", "--dtype", "bf16"}).err,
+                   "--weights: int8 goes with --dtype f32, not bf16"));
+  }
+
+  TEST_CASE("analyze finds on the device what it finds on the CPU") {
+    const test::TempDir dir;
+    const std::string grt = test::fixture("oracle/grt").string();
+    const auto analysis = [&](const std::string& device) {
+      const test::Outcome o =
+          test::run_tool("analyze",
+                         {"--checkpoint", grt, "--data", grt + "/tokens.bin", "--tokens", "30", "--depth-beyond",
+                          "none", "--device", device, "--out", (dir / device).string()},
+                         {"GRT_CUDA_LIBRARY=" GRT_EMULATED_LIBRARY});
+      REQUIRE_MESSAGE(o.code == 0, o.err);
+      return read_json((dir / device / "analysis.json").string()).flatten();
+    };
+    const Json expected = analysis("cpu"), got = analysis("cuda");
+    CHECK(got.size() == expected.size());
+    for (const auto& [key, value] : expected.items()) {
+      if (!value.is_number()) continue;
+      CAPTURE(key);
+      CHECK(std::abs(got.at(key).get<double>() - value.get<double>()) <= 1e-3 * (1 + std::abs(value.get<double>())));
+    }
   }
 }
 

@@ -169,6 +169,9 @@ TEST_SUITE("tools") {
     CHECK(contains(arguments, "\"gate_bias\":4"));  // the whole configuration, defaults included
     CHECK(contains(arguments, "--batch-size 3"));
     CHECK(contains(read_file(dir / "path"), "openblas-openmp"));
+    CHECK_FALSE(contains(arguments, "--compile"));
+    rows_of({"train", "--model", model, "--torch", "compiled", "--python", interpreter(parameters.c_str())});
+    CHECK(contains(read_file(dir / "arguments"), "--dtype f32 --compile"));
 
     const test::Outcome other =
         run_tool("bench", {"train", "--model", model, "--torch", "installed", "--python", interpreter("12")});
@@ -216,7 +219,8 @@ TEST_SUITE("tools") {
     CHECK(contains(error({"train", "--scale", "tiny"}), "--scale: must be nano, small, medium, large, not \"tiny\""));
     CHECK(contains(error({"train", "--scale", "nano", "--model", "grt-nano"}), "give one"));
     CHECK(contains(error({"train", "decode", "--on-request"}), "--on-request: goes with train"));
-    CHECK(contains(error({"train", "--torch", "eager"}), "--torch: must be installed or tuned, not \"eager\""));
+    CHECK(contains(error({"train", "--torch", "eager"}),
+                   "--torch: must be installed or tuned or compiled, not \"eager\""));
     CHECK(contains(error({"train", "--torch", "tuned", "--python", "/nowhere"}), "cannot start /nowhere"));
     CHECK(contains(error({"growth", "--scale", "nano"}), "growth: takes one --model, not 6"));
     CHECK(contains(error({"gemm", "--openblas", "/nowhere.so"}), "--openblas: /nowhere.so"));

@@ -223,6 +223,7 @@ class Scripts(unittest.TestCase):
             expected = json.loads((directory / "expected.json").read_text())
             self.assertAlmostEqual(got["loss"], expected["gradients"]["loss"], delta=1e-8, msg=directory)
             self.assertLess(got["largest_gradient_error"], 1e-6, directory)
+            self.assertLess(got["largest_decoding_error"], 1e-10, directory)
 
     def test_every_model_in_pytorch_trains_in_both_types(self):
         python = "/usr/bin/python3"

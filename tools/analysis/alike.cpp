@@ -28,7 +28,7 @@ StateSimilarity::StateSimilarity(const LanguageModel& model, const LanguageModel
       full_(model.depths().full),
       first_(labels_.size() > static_cast<std::size_t>(full_) ? 0 : 1),
       stride_(std::max<std::int64_t>(1, tokens / kCkaTokens)),
-      device_(model.device()),
+      cpu_(open_cpu()),
       widths_(labels_.size(), model.config().d_model) {
   if (twin) {
     twin_labels_ = step_labels(*twin);
@@ -64,8 +64,8 @@ void StateSimilarity::compare(std::int64_t rows) {
   std::vector<Tensor> batch;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto count = static_cast<std::size_t>(rows * widths_[i]);
-    batch.push_back(Tensor::from<double>({rows, widths_[i]}, std::span(rows_[i]).first(count), device_));
-    device_.sync();  // before the rows move
+    batch.push_back(Tensor::from<double>({rows, widths_[i]}, std::span(rows_[i]).first(count), *cpu_));
+    cpu_->sync();  // before the rows move
     rows_[i].erase(rows_[i].begin(), rows_[i].begin() + static_cast<std::ptrdiff_t>(count));
   }
   cka_.add(batch);

@@ -1,6 +1,7 @@
 // How alike the states of all steps are, and those of another model on the same tokens: CKA on a sample of the tokens.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +33,8 @@ class StateSimilarity {
   int full_, twin_full_ = 0;
   std::int64_t first_;  // label 0 is step 0, but for dense
   std::int64_t stride_;
-  std::int64_t seen_ = 0;  // tokens of the batches before
-  Device& device_;
+  std::int64_t seen_ = 0;        // tokens of the batches before
+  std::unique_ptr<Device> cpu_;  // which alone computes in f64
   Cka cka_;
   std::vector<std::vector<double>> rows_;  // by representation: the sampled tokens that wait for a full mini-batch
   std::vector<std::int64_t> widths_;

@@ -129,11 +129,12 @@ Json reinjection_section(const Source& source, double loss) {
   return rows;
 }
 
-// The model again in f64, for what is differentiated by differences.
+// The model again in f64, for what is differentiated by differences: on the CPU, which alone computes in it.
 Json dynamics_section(const AnalysisConfig& config, const Source& source, const StepTally& steps) {
   Json json{{"initial_norm", steps.initial_norm()}, {"steps", steps.dynamics()}};
   if (source.model.config().architecture == "dense") return json;
-  const auto exact = load_model(*config.checkpoint, source.model.device(), DType::f64);
+  const std::unique_ptr<Device> cpu = open_cpu();
+  const auto exact = load_model(*config.checkpoint, *cpu, DType::f64);
   const Source again{*exact, source.data, source.batch_size, source.seed};
   const std::vector<double> gains = step_gains(again, shown("gain, step"));
   for (std::size_t r = 0; r < gains.size(); ++r) json["steps"][r]["gain"] = gains[r];

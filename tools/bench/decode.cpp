@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <memory>
 
 #include "core/philox.h"
 #include "models/model.h"
-#include "ops/cpu/peak.h"
 #include "train/device.h"
 #include "train/generate.h"
 
@@ -38,7 +36,7 @@ Subject load(const std::string& name, const DecodeBench& bench, DType weights, D
         context);
   json["context_length"] = context;
   Subject subject{name, make_model(json, where)};
-  subject.model->pack_weights(weights);
+  if (bench.dtype == "f32") subject.model->pack_weights(weights);
   subject.model->params().allocate(device, DType::f32);
   subject.model->params().initialize(1337);
   device.release_idle();
@@ -127,24 +125,13 @@ std::vector<Row> rows_of(const std::vector<Subject>& subjects, const DecodeBench
   return rows;
 }
 
-// Seconds that reading a byte takes at this moment, the best of a few times: threads may have to wake up.
-double read_byte(const Tensor& memory) {
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 3; ++i) {
-    double bytes = 0;
-    const double seconds = seconds_of([&] { bytes = cpu::run_reads(memory); });
-    best = std::min(best, seconds / bytes);
-  }
-  return best;
-}
-
 void run_rounds(std::vector<Row>& rows, int rounds, Device& device) {
-  const Tensor memory = Tensor::zeros({1 << 26}, DType::f32, device);  // 256 MiB: beyond any cache
-  for (Row& row : rows) row.run(device);                               // warms up
+  const MemoryProbe memory(device);
+  for (Row& row : rows) row.run(device);  // warms up
   for (Row& row : rows) row.seconds.clear();
   for (int round = 0; round < rounds; ++round)
     for (Row& row : rows) {
-      row.reading.push_back(read_byte(memory));
+      row.reading.push_back(1 / memory.bytes_per_second(3));  // the best: threads may have to wake up
       row.run(device);
     }
 }
@@ -196,9 +183,8 @@ void print_table(Report& report, const std::vector<Row>& rows, const std::string
   }
   fmt::print(
       "  ms/token: of a step, which makes a token of each sequence. reading: its bytes per second, as a share of what "
-      "plain\n  reads got just before. time, and work (the longer of what its bytes and its FLOPs take at the peak), "
-      "are "
-      "relative\n  to {}; medians of rounds in which all take turns\n",
+      "plain\n  reads (on a GPU: a copy) got just before. time, and work (the longer of what its bytes and its FLOPs "
+      "take at the\n  peak), are relative to {}; medians of rounds in which all take turns\n",
       first->subject->name);
 }
 
@@ -220,7 +206,9 @@ void print_cache_ratios(Report& report, const std::vector<Row>& rows) {
 }  // namespace
 
 void check_decode(const DecodeBench& bench) {
-  for (const std::string& weights : bench.weights) packed_type(weights);
+  for (const std::string& weights : bench.weights)
+    check(packed_type(weights) == DType::packed_f32 || bench.dtype == "f32",
+          "--weights: {} goes with --dtype f32, not {}", weights, bench.dtype);
   for (const std::string& kv : bench.kv) kv_strategy(kv);
   for (const std::string& sequences : bench.sequences) sequences_of(sequences);
   check(!bench.kv.empty() && kv_strategy(bench.kv[0]) == KvStrategy::full,

@@ -11,6 +11,7 @@ namespace grt {
 
 struct DecodeBench {
   std::vector<std::string> models;     // presets or configurations' files; others are compared with the first
+  std::string dtype;                   // of the factors of products: with bf16 weights are f32, and not packed
   std::vector<std::string> weights;    // f32, bf16, int8
   std::vector<std::string> kv;         // cache strategies; a model takes part in those that it has
   std::vector<std::string> sequences;  // numbers of sequences side by side

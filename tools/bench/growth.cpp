@@ -39,7 +39,7 @@ Point scaled(const Point& base, const std::vector<std::string>& keys, std::int64
   return p;
 }
 
-std::vector<Axis> axes_of(const Json& config, const StepShape& shape) {
+std::vector<Axis> axes_of(const Json& config, const StepShape& shape, const Device& device) {
   const Point base{0, config, shape, thread_count()};
   const bool recurrent = config.contains("n_recurrences");
   const std::string depth = recurrent ? "n_recurrences" : "n_layers";
@@ -58,11 +58,14 @@ std::vector<Axis> axes_of(const Json& config, const StepShape& shape) {
     p.shape.recompute = true;
     kept.points.push_back(p);
   }
+  std::vector<Axis> axes = {length, width, vocab, deep, kept};
+  if (!on_cpu(device)) return axes;
   for (int n = 1; n <= thread_count(); n *= 2) {
     threads.points.push_back(base);
     threads.points.back().value = threads.points.back().threads = n;
   }
-  return {length, width, vocab, deep, kept, threads};
+  axes.push_back(threads);
+  return axes;
 }
 
 std::vector<Measured> measure(const Axis& axis, int rounds, Device& device) {
@@ -132,11 +135,12 @@ void bench_growth(const std::string& model, const StepShape& shape, int rounds, 
   report.begin("growth");
   fmt::print("  training steps of {}, batch size {}, medians; growth: over the row before\n", model, shape.batch_size);
   const int threads = thread_count();
-  for (const Axis& axis : axes_of(config, own)) {
+  for (const Axis& axis : axes_of(config, own, device)) {
     add_rows(axis, measure(axis, rounds, device), report);
     set_thread_count(threads);
     device.release_idle();
   }
+  if (!on_cpu(device)) fmt::print("\n  threads: left out, for growth over them is that of the CPU\n");
 }
 
 }  // namespace grt

@@ -18,6 +18,7 @@ double backward_once(const OpCase& c, const std::vector<Var>& inputs, const Tens
   const double forward = seconds_of([&] {
     Record on(&tape);
     out = c.run(inputs);
+    seed.device().sync();
   });
   const double backward = seconds_of([&] {
     tape.backward(out, seed);

@@ -121,10 +121,13 @@ bool has_product(const RowChoice& choice) {
 
 void bench_gemm(const RowChoice& choice, const std::string& openblas, Device& device, Report& report) {
   const std::unique_ptr<Device> rounding = open_cpu(DType::bf16);
-  const std::unique_ptr<OpenBlas> blas = openblas.empty() ? OpenBlas::find() : OpenBlas::load(openblas);
+  const bool cpu = on_cpu(device);
+  check(cpu || openblas.empty(), "--openblas: computes on the CPU alone, not with --device {}", device.name());
+  std::unique_ptr<OpenBlas> blas;
+  if (cpu) blas = openblas.empty() ? OpenBlas::find() : OpenBlas::load(openblas);
   if (blas) blas->set_threads(thread_count());
   report.begin("gemm");
-  fmt::print("  beside: {}\n", name_of(blas.get()));
+  fmt::print("  beside: {}\n", cpu ? name_of(blas.get()) : "nothing, for OpenBLAS computes on the CPU alone");
   for (const Product& p : all_products()) {
     if (!choice.wants(p.name())) continue;
     const Factors factors(p, device);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "ops/cpu/peak.h"
-
 namespace grt {
 
 Timing timing_of(std::vector<double> samples) {
@@ -42,28 +40,22 @@ void Report::begin(const std::string& group) {
   measure_peaks(10);
   const std::string bf16 =
       peak_.bf16_flops > 0 ? fmt::format(", {:.0f} GFLOP/s (bf16 pairs)", peak_.bf16_flops / 1e9) : "";
-  fmt::print("{}: peak at this moment {:.0f} GFLOP/s (f32 multiply-add){}, {:.1f} GB/s (read)\n", group,
-             peak_.flops / 1e9, bf16, peak_.bytes / 1e9);
+  const bool cpu = on_cpu(device_);
+  fmt::print("{}: peak at this moment {:.0f} GFLOP/s ({}){}, {:.1f} GB/s ({})\n", group, peak_.flops / 1e9,
+             cpu ? "f32 multiply-add" : "a product of large matrices", bf16, peak_.bytes / 1e9, cpu ? "read" : "copy");
   std::fflush(stdout);
   note(group, "peak", {{"gflops", peak_.flops / 1e9}, {"gb_per_s", peak_.bytes / 1e9}});
   if (peak_.bf16_flops > 0) rows_.back()["bf16_gflops"] = peak_.bf16_flops / 1e9;
 }
 
 void Report::measure_peaks(int runs) {
-  {
-    const Tensor memory = Tensor::zeros({1 << 26}, DType::f32, device_);  // 256 MiB: beyond any cache
-    for (int i = 0; i < runs; ++i) {
-      double bytes = 0;
-      const double seconds = seconds_of([&] { bytes = cpu::run_reads(memory); });
-      peak_.bytes = std::max(peak_.bytes, bytes / seconds);
-    }
-  }
+  peak_.bytes = std::max(peak_.bytes, MemoryProbe(device_).bytes_per_second(runs));
   device_.release_idle();  // no part of a benchmark's memory
-  measure_arithmetic_peak(runs);
+  measure_arithmetic(peak_, runs, device_);
 }
 
 void Report::add(const Result& r) {
-  measure_arithmetic_peak(1);
+  measure_arithmetic(peak_, 1, device_);
   Json row = {{"group", r.group}, {"name", r.name}, {"median_s", r.time.median}, {"best_s", r.time.best}};
   std::string line = fmt::format("  {:<48}{:>11.3f} ms (best {:.3f})", r.name, 1e3 * r.time.median, 1e3 * r.time.best);
   const auto rate = [&](const char* key, const char* unit, double work, double scale, double most) {
@@ -76,7 +68,7 @@ void Report::add(const Result& r) {
     line += fmt::format(" ({:.0f} %)", 100 * work / r.time.median / most);
   };
   rate("tokens_per_s", "tokens/s", r.tokens, 1, 0);
-  rate("gflops", "GFLOP/s", r.flops, 1e9, peak_.of(r.arithmetic));
+  rate("gflops", "GFLOP/s", r.flops, 1e9, peak_of(r.arithmetic.value_or(products_)));
   rate("gb_per_s", "GB/s", r.bytes, 1e9, peak_.bytes);
   for (const Peer& peer : r.peers) {
     const double ratio = peer.ratio(r.time);
@@ -92,6 +84,12 @@ void Report::add(const Result& r) {
   std::fflush(stdout);
 }
 
+// 0 where it was not measured.
+double Report::peak_of(Arithmetic a) const {
+  if (on_cpu(device_)) return peak_.of(a);
+  return a == products_ ? peak_.flops : 0;
+}
+
 void Report::note(const std::string& group, const std::string& name, const Json& numbers) {
   Json row = {{"group", group}, {"name", name}};
   row.update(numbers);
@@ -101,18 +99,6 @@ void Report::note(const std::string& group, const std::string& name, const Json&
 void Report::end_comparison() {
   for (const auto& [peer, least] : least_)
     fmt::print("  least ratio to {}: {:.2f} ({})\n", peer, least.ratio, least.row);
-}
-
-void Report::measure_arithmetic_peak(int runs) {
-  const auto raise = [](double& peak, double (*work)()) {
-    double flops = 0;
-    const double seconds = seconds_of([&] { flops = work(); });
-    peak = std::max(peak, flops / seconds);
-  };
-  for (int i = 0; i < runs; ++i) {
-    raise(peak_.flops, cpu::run_multiply_adds);
-    raise(peak_.bf16_flops, cpu::run_bf16_multiply_adds);
-  }
 }
 
 Share share_of_first(Report& report, const std::string& group, const std::string& work,

@@ -1,27 +1,19 @@
 // Timings, the rates that follow from them, and their shares of what this machine can do at best.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/json.h"
-#include "core/tensor.h"
+#include "tools/bench/clock.h"
+#include "tools/bench/peaks.h"
 
 namespace grt {
-
-using Clock = std::chrono::steady_clock;
-
-template <class F>
-double seconds_of(F&& f) {
-  const auto begin = Clock::now();
-  f();
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 struct Timing {  // seconds
   double median = 0, best = 0;
@@ -35,13 +27,6 @@ Timing timing_of(std::vector<double> samples);
 // asleep.
 std::vector<Timing> take_turns(int rounds, std::span<const std::function<double()>> turns);
 inline Timing sample(int rounds, const std::function<double()>& once) { return take_turns(rounds, {&once, 1})[0]; }
-
-enum class Arithmetic { f32, bf16 };
-
-struct Peak {  // per second
-  double flops = 0, bf16_flops = 0, bytes = 0;
-  double of(Arithmetic a) const { return a == Arithmetic::f32 ? flops : bf16_flops; }
-};
 
 // Another's time for the same work, of the same rounds.
 struct Peer {
@@ -66,12 +51,13 @@ struct Result {
   double tokens = 0;            // of one run
   Json more = Json::object();   // further numbers
   std::vector<Peer> peers = {};
-  Arithmetic arithmetic = Arithmetic::f32;  // whose peak the flops are a share of
+  std::optional<Arithmetic> arithmetic = {};  // whose peak the flops are a share of; absent: the device's
 };
 
 class Report {
  public:
-  explicit Report(Device& device) : device_(device) {}
+  // products: what the factors of `device`'s products are rounded to.
+  explicit Report(Device& device, Arithmetic products = Arithmetic::f32) : device_(device), products_(products) {}
 
   // The peaks are those of the group's minutes: what else a shared machine does changes all the time.
   void begin(const std::string& group);
@@ -87,9 +73,10 @@ class Report {
   const Json& rows() const { return rows_; }
 
  private:
-  void measure_arithmetic_peak(int runs);
+  double peak_of(Arithmetic a) const;
 
   Device& device_;
+  Arithmetic products_;
   Peak peak_;
   struct Least {
     double ratio;

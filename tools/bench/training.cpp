@@ -16,7 +16,7 @@
 namespace grt {
 namespace {
 
-constexpr std::array kTorchSettings = {"installed", "tuned"};
+constexpr std::array kTorchSettings = {"installed", "tuned", "compiled"};
 
 // One process whose step is timed.
 struct Participant {
@@ -62,7 +62,8 @@ std::vector<std::string> shared_flags(const TrainBench& bench, const std::string
 }
 
 Participant own_participant(const TrainBench& bench, const std::string& model, const std::string& dtype) {
-  std::vector<std::string> command = {own_binary(), "train", "--on-request", "--model", model};
+  std::vector<std::string> command = {own_binary(), "train",    "--on-request", "--model",
+                                      model,        "--device", bench.device};
   const std::vector<std::string> flags = shared_flags(bench, dtype);
   command.insert(command.end(), flags.begin(), flags.end());
   if (bench.shape.context_length > 0)
@@ -85,11 +86,14 @@ std::vector<std::string> tuned_environment() {
 }
 
 Participant torch_participant(const TrainBench& bench, const std::string& model, const std::string& dtype,
-                              const std::string& setting) {
+                              const std::string& setting, const Device& device) {
+  check(setting != "tuned" || on_cpu(device), "--torch: tuned is for --device cpu, not {}", device.name());
   std::vector<std::string> command = {bench.python, GRT_TORCH_SCRIPT, "serve", "--config",
                                       whole_config(bench, model).dump()};
   const std::vector<std::string> flags = shared_flags(bench, dtype);
   command.insert(command.end(), flags.begin(), flags.end());
+  if (!on_cpu(device)) command.insert(command.end(), {"--device", device.name()});
+  if (setting == "compiled") command.push_back("--compile");
   return {"PyTorch " + with_dtype(setting, dtype),
           model,
           dtype,
@@ -98,13 +102,14 @@ Participant torch_participant(const TrainBench& bench, const std::string& model,
           setting == "tuned" ? tuned_environment() : std::vector<std::string>{}};
 }
 
-std::vector<Participant> participants(const TrainBench& bench) {
+std::vector<Participant> participants(const TrainBench& bench, const Device& device) {
   std::vector<Participant> all;
   for (const std::string& model : bench.models) {
     whole_config(bench, model);  // a wrong one is an error of ours
     for (const std::string& dtype : bench.dtypes) {
       all.push_back(own_participant(bench, model, dtype));
-      for (const std::string& setting : bench.torch) all.push_back(torch_participant(bench, model, dtype, setting));
+      for (const std::string& setting : bench.torch)
+        all.push_back(torch_participant(bench, model, dtype, setting, device));
     }
   }
   return all;
@@ -190,8 +195,8 @@ void check_torch_settings(const std::vector<std::string>& settings) {
           "--torch: must be {}, not \"{}\"", fmt::join(kTorchSettings, " or "), s);
 }
 
-void bench_train(const TrainBench& bench, Report& report) {
-  std::vector<Participant> all = participants(bench);
+void bench_train(const TrainBench& bench, const Device& device, Report& report) {
+  std::vector<Participant> all = participants(bench, device);
   // Started before any peak is measured, one after the other: what a process holds when it starts another belongs to
   // the other's peak memory.
   const Participant* own = nullptr;

@@ -12,13 +12,15 @@ struct TrainBench {
   StepShape shape;
   int rounds;
   std::vector<std::string> dtypes;  // f32, bf16: of products
-  std::vector<std::string> torch;   // settings of PyTorch to compare with: "installed", "tuned"
+  std::vector<std::string> torch;   // settings of PyTorch to compare with: "installed", "tuned", "compiled"
   std::string python;               // with the module torch
+  std::string device;               // as --device takes it
   bool alone;                       // one process at a time, started for each of its turns: less memory, more time
 };
 
 void check_torch_settings(const std::vector<std::string>& settings);  // throws Error naming --torch
 
-void bench_train(const TrainBench& bench, Report& report);
+// `device`: what bench.device names, for PyTorch's sake.
+void bench_train(const TrainBench& bench, const Device& device, Report& report);
 
 }  // namespace grt

@@ -54,9 +54,15 @@ double TrainingStep::run() {
     }
     params.complete_gradients();
     optimizer_.update(step_++, 1e-4, optimizer_.gradient_norm());
+    device_.sync();
   });
   activations_ = std::max(activations_, static_cast<double>(device_.peak() - before));
+  peak_ = std::max(peak_, static_cast<double>(device_.peak()));
   return seconds;
+}
+
+double TrainingStep::peak_bytes() const {
+  return on_cpu(device_) ? static_cast<double>(peak_resident_memory()) : peak_;
 }
 
 double TrainingStep::convention_flops() const {
@@ -68,7 +74,7 @@ void train_on_request(const std::string& model, const StepShape& shape, Device& 
   TrainingStep step(model, shape, device);
   step.run();  // memory is taken, pages are touched
   const auto answer = [&](const Json& more) {
-    Json line = {{"peak_resident_bytes", peak_resident_memory()}, {"activation_bytes", step.activation_bytes()}};
+    Json line = {{"peak_resident_bytes", step.peak_bytes()}, {"activation_bytes", step.activation_bytes()}};
     line.update(more);
     fmt::print("{}\n", line.dump());
     std::fflush(stdout);

@@ -27,6 +27,7 @@ class TrainingStep {
   double tokens() const { return static_cast<double>(inputs_.numel()); }
   double state_bytes() const { return 4 * static_cast<double>(model_->params().values().bytes()); }
   double activation_bytes() const { return activations_; }  // of the largest step so far, gradients aside
+  double peak_bytes() const;                                // so far: of the process on the CPU, of tensors on a GPU
   double executed_flops() const { return tokens() * flops_per_token_; }
   // The convention of nanoGPT and PaLM (6 N + 12 L d T for each token, attention uncut), for comparisons with others.
   double convention_flops() const;
@@ -40,7 +41,7 @@ class TrainingStep {
   bool recompute_;
   Tensor inputs_, targets_, seed_;
   std::int64_t step_ = 0;
-  double flops_per_token_ = 0, activations_ = 0;
+  double flops_per_token_ = 0, activations_ = 0, peak_ = 0;
 };
 
 // A step for each line that arrives on stdin; a JSON line on stdout before the first and after each. What is timed in a
