@@ -2,6 +2,7 @@
 """Tests of the Python scripts in tools/: small inputs, of which the right answer is known by other means."""
 import json
 import math
+import os
 import pathlib
 import struct
 import subprocess
@@ -147,6 +148,70 @@ class Scripts(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("there is no task mmlu", result.stderr)
         self.assertFalse((self.directory / "D").exists())
+
+    # --- gpu_check ---------------------------------------------------------------------------------------------------
+
+    def write_program(self, name, text):
+        path = self.directory / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def test_gpu_check_says_that_there_is_no_gpu_and_is_content(self):
+        self.write_program("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
+        environment = {**os.environ, "PATH": f"{self.directory}:{os.environ['PATH']}"}
+        result = subprocess.run([TOOLS / "gpu_check.sh", "--out", self.directory / "out"], capture_output=True,
+                                text=True, env=environment)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn("there is no GPU here", result.stdout)
+        self.assertFalse((self.directory / "out").exists())
+
+    def run_gpu_check(self, loss):
+        """Over programs that answer like the real ones, and a Python without PyTorch; the k-th loss is `loss`."""
+        self.write_program("python", "exit 1")
+        self.write_program("grt_gpu_tests", "echo '[doctest] test cases:  7 |  7 passed | 0 failed | 1 skipped'")
+        self.write_program("train", f"""
+            graphs=yes
+            while [ $# -gt 0 ]; do
+              case $1 in
+                --help) echo '--no-graphs'; exit ;;
+                --out) out=$2 ;;
+                --no-graphs) graphs=no ;;
+              esac
+              shift
+            done
+            mkdir -p "$out"
+            for k in 1 2 3 4; do
+              echo '{{"loss": '{loss}', "tokens_per_second": '$((100 * k))', "mfu": 0.25}}'
+            done > "$out/train.jsonl"
+            """)
+        self.write_program("bench", """
+            while [ $# -gt 1 ]; do shift; done
+            echo '{"results": [{"name": "peak"}, {"ms_per_token": 1.5, "peak_device_bytes": 3000000}]}' > "$1"
+            """)
+        result = self.run_script("gpu_check.py", "--bin", self.directory, "--out", self.directory / "out", "--gpu",
+                                 "a GPU, 580.1", "--python", self.directory / "python")
+        return result, json.loads((self.directory / "out/gpu_check.json").read_text())
+
+    def test_gpu_check_sets_what_it_finds_side_by_side_and_leaves_out_what_is_not_there(self):
+        result, file = self.run_gpu_check("$((9 - k))")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(file["device"], "a GPU, 580.1")
+        rows = file["results"]
+        self.assertEqual(rows["kernels and models beside the CPU"]["text"], "7 test cases passed")
+        self.assertEqual(rows["training gpt2-small"]["tokens_per_second"], 350)  # the median of steps 3 and 4
+        self.assertIn("without graphs 350 tokens/s, MFU 25.0 %; losses differ by 0", rows["training grt-small"]["text"])
+        self.assertIn("1.500 ms/token, 3 MB", rows["decoding gpt2-small"]["text"])
+        self.assertEqual(rows["attention, own and cuDNN's"]["text"], "left out: this build has no cuDNN")
+        self.assertIn("has no PyTorch that sees the GPU", rows["grt-medium beside PyTorch installed"]["text"])
+        self.assertFalse((self.directory / "out/runs/gpt2-small").exists())
+
+    def test_gpu_check_fails_where_losses_differ_and_goes_on(self):
+        result, file = self.run_gpu_check("$((9 - k))$([ $graphs = no ] && echo .5)")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("losses differ by 0.5; 0.02 is allowed", file["results"]["training gpt2-small"]["text"])
+        self.assertEqual(file["results"]["training beside the CPU"]["state"], "ok")
+        self.assertEqual(file["results"]["decoding grt-small"]["state"], "ok")
 
     # --- studies ------------------------------------------------------------------------------------------------------
 

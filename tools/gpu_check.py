@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""What tools/gpu_check.sh does once everything is built: checks, measurements, the table and gpu_check.json.
+
+Each part is a row: what was looked at, what came, and what it is to be compared with. A part that fails does not end
+the others; what the machine refuses, or there is no time left for, is left out with a word. The exit code is 1 if
+something is wrong: slow is not wrong.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import time
+
+TOOLS = pathlib.Path(__file__).resolve().parent
+PEAK_TFLOPS = 989  # of an H200, dense bf16: NVIDIA's data sheet
+STEPS, BATCH = 24, 16
+LOSS_TOLERANCE = 2e-2  # of losses around 10 in bf16, of the same steps computed otherwise
+
+
+class LeftOut(Exception):
+    """What is not there, or there is no time for."""
+
+
+class Failed(Exception):
+    """What is wrong."""
+
+
+class Check:
+    def __init__(self, args):
+        self.bin, self.out, self.python = args.bin, args.out, args.python
+        self.end = time.monotonic() + args.seconds
+        self.rows, self.results = [], {}
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def run(self, what, command, most=120, environment=None, codes=(0,)):
+        """The output of a command, which is also kept as a log."""
+        seconds = min(most, self.left())
+        if seconds < 5:
+            raise LeftOut("no time left")
+        try:
+            done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  stdin=subprocess.DEVNULL, text=True, timeout=seconds,
+                                  env={**os.environ, **(environment or {})})
+        except subprocess.TimeoutExpired as slow:
+            said = slow.stdout or b""
+            (self.out / f"{what}.log").write_bytes(said if isinstance(said, bytes) else said.encode())
+            raise LeftOut(f"stopped after {seconds:.0f} s")
+        (self.out / f"{what}.log").write_text(done.stdout)
+        if done.returncode not in codes:
+            last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+            raise Failed(f"exit code {done.returncode}: {last}")
+        return done.stdout
+
+    def part(self, name, work):
+        """One row: `work` returns its text, or several rows by name, and what goes into the file."""
+        begin = time.monotonic()
+        try:
+            text, numbers = work()
+            state = "ok"
+        except LeftOut as why:
+            text, numbers, state = f"left out: {why}", {}, "left out"
+        except (Failed, KeyError, ValueError, OSError) as why:
+            text, numbers, state = f"FAILED: {why}", {}, "failed"
+        self.rows.append((name, text))
+        self.results[name] = {"state": state, "text": text, "seconds": round(time.monotonic() - begin, 1), **numbers}
+        print(f"  {name:<38}{text}", flush=True)
+
+
+def make_data(path, tokens=1 << 20, vocab=251):
+    """Token ids that any model has, with something to learn: three in four follow from the one before."""
+    draw, ids, last = random.Random(1), [], 0
+    for _ in range(tokens):
+        last = draw.randrange(vocab) if draw.random() < 0.25 else (last * 31 + 7) % vocab
+        ids.append(last)
+    path.write_bytes(struct.pack(f"<{tokens}H", *ids))
+
+
+def read_log(run):
+    return [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines() if "tokens_per_second" in line]
+
+
+def check_cases(check):
+    said = check.run("cases", [check.bin / "grt_gpu_tests"], codes=(0, 1))
+    cases = re.search(r"test cases:\s+(\d+) \|\s+(\d+) passed", said)
+    if not cases:
+        raise LeftOut(said.strip().splitlines()[-1])
+    if cases[1] != cases[2]:
+        raise Failed(f"{cases[2]} of {cases[1]} test cases passed; see {check.out / 'cases.log'}")
+    return f"{cases[2]} test cases passed", {"passed": int(cases[2])}
+
+
+def check_sanitizer(check, tool):
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(program):
+        raise LeftOut("there is no compute-sanitizer")
+    said = check.run(tool, [program, "--tool", tool, check.bin / "grt_gpu_tests", "--test-case=every kernel gives*"],
+                     most=60, codes=range(256))
+    summary = re.search(r"(ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", said)
+    if "not supported" in said or not summary:
+        raise LeftOut("the machine refuses it: " + (said.strip().splitlines() or ["no output"])[-1])
+    found = int(summary[2] or summary[3] or 0)
+    if found:
+        raise Failed(f"{summary[0]}; see {check.out / tool}.log")
+    return "nothing found", {}
+
+
+def train(check, name, model, device="cuda", dtype="bf16", steps=STEPS, batch=BATCH, more=(), environment=None):
+    """The log of a short run; its directory is large, and goes."""
+    out = check.out / "runs" / name
+    command = [check.bin / "train", "--model", model, "--device", device, "--dtype", dtype, "--steps", steps,
+               "--batch-size", batch, "--data-train", check.out / "tokens.bin", "--out", out, "--overwrite",
+               "--save-every", steps, "--peak-tflops", PEAK_TFLOPS, "--warmup-steps", 4, *more]
+    try:
+        check.run(f"train {name}", command, environment=environment)
+        return read_log(out)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def differ(a, b):
+    return max(abs(x["loss"] - y["loss"]) for x, y in zip(a, b))
+
+
+def speed(log):
+    """Medians of the second half, when everything is warm."""
+    half = log[len(log) // 2:]
+    numbers = {key: statistics.median(line[key] for line in half) for key in ("tokens_per_second", "mfu")}
+    return f"{numbers['tokens_per_second']:.0f} tokens/s, MFU {100 * numbers['mfu']:.1f} %", numbers
+
+
+def check_same(difference, most):
+    if not difference <= most:  # also what is not a number
+        raise Failed(f"losses differ by {difference:.2g}; {most:g} is allowed")
+    return f"losses differ by {difference:.1g}"
+
+
+def check_training(check, model):
+    log = train(check, model, model)
+    if not log[-1]["loss"] < log[0]["loss"]:
+        raise Failed(f"the loss went from {log[0]['loss']:.3f} to {log[-1]['loss']:.3f}")
+    text, numbers = speed(log)
+    numbers["losses"] = [line["loss"] for line in log]
+    if "--no-graphs" in check.run("help", [check.bin / "train", "--help"]):
+        plain = train(check, f"{model} without graphs", model, more=["--no-graphs"])
+        numbers["without_graphs"] = speed(plain)[1]
+        text += f"; without graphs {speed(plain)[0]}; " + check_same(differ(log, plain), LOSS_TOLERANCE)
+    return text, numbers
+
+
+def check_beside_cpu(check):
+    """In f32, where both compute the same to rounding."""
+    logs = [train(check, f"nano {device}", "grt-nano", device, "f32", 8, 4) for device in ("cuda", "cpu")]
+    return check_same(differ(*logs), 1e-3), {}
+
+
+def check_attention(check):
+    if not (check.bin.parent / "lib" / "grt" / "libgrt_cudnn.so").exists():
+        raise LeftOut("this build has no cuDNN")
+    logs = {}
+    for name in ("own", "cudnn"):
+        logs[name] = train(check, f"attention {name}", "gpt2-small", steps=12, environment={"GRT_ATTENTION": name})
+    text = "; ".join(f"{name} {speed(log)[0]}" for name, log in logs.items())
+    difference = check_same(differ(logs["own"], logs["cudnn"]), LOSS_TOLERANCE)
+    return f"{text}; {difference}", {name: speed(log)[1] for name, log in logs.items()}
+
+
+def bench(check, what, words, most=150):
+    file = check.out / f"{what}.json"
+    check.run(what, [check.bin / "bench", *words, "--device", "cuda", "--json", file], most=most)
+    return json.loads(file.read_text())["results"]
+
+
+def torch_there(check):
+    found = subprocess.run([check.python, "-c", "import torch; assert torch.cuda.is_available()"], capture_output=True)
+    if found.returncode:
+        raise LeftOut(f"{check.python} has no PyTorch that sees the GPU")
+
+
+def check_beside_torch(check, model, setting):
+    """Training steps of both, taking turns: tokens/s and the memory of tensors."""
+    torch_there(check)
+    rows = bench(check, f"{model} and PyTorch {setting}",
+                 ["train", "--model", model, "--batch-size", BATCH, "--dtype", "bf16", "--rounds", 5, "--torch",
+                  setting, "--python", check.python])
+    own, other = rows[1], rows[2]
+    ratio = own[f"ratio_to_PyTorch {setting} bf16"]
+    text = (f"{own['tokens_per_s']:.0f} tokens/s, {own['peak_resident_bytes'] / 1e9:.1f} GB; PyTorch "
+            f"{other['tokens_per_s']:.0f} tokens/s, {other['peak_resident_bytes'] / 1e9:.1f} GB; {ratio:.2f} x as fast")
+    return text, {"own": own, "pytorch": other}
+
+
+def check_decoding(check, model):
+    rows = bench(check, f"decode {model}",
+                 ["decode", "--model", model, "--tokens", 64, "--rounds", 3, "--dtype", "bf16"])
+    own = next(row for row in rows if "ms_per_token" in row)
+    text = f"{own['ms_per_token']:.3f} ms/token, {own['peak_device_bytes'] / 1e6:.0f} MB"
+    numbers = {"own": own}
+    try:
+        torch_there(check)
+        config = json.loads(check.run("config", [check.bin / "train", "--print-config", "--device", "cpu", "--model",
+                                                 model]))["model"]
+        for setting, more in (("eager", []), ("compiled", ["--compile"])):
+            command = [check.python, TOOLS / "bench" / "torch_step.py", "decode", "--config", json.dumps(config),
+                       "--device", "cuda", "--dtype", "bf16", "--tokens", 64, "--rounds", 3, *more]
+            said = check.run(f"decode {model} PyTorch {setting}", command)
+            numbers[setting] = json.loads(said.strip().splitlines()[-1])
+            text += (f"; PyTorch {setting} {1e3 * numbers[setting]['seconds']:.3f} ms/token, "
+                     f"{numbers[setting]['peak_resident_bytes'] / 1e6:.0f} MB")
+    except (LeftOut, Failed) as why:
+        text += f"; PyTorch: {why}"
+    return text, numbers
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--gpu", required=True, help="its name, and the driver's version")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the module torch")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    make_data(args.out / "tokens.bin")
+    check = Check(args)
+
+    check.part("kernels and models beside the CPU", lambda: check_cases(check))
+    check.part("training beside the CPU", lambda: check_beside_cpu(check))
+    for tool in ("memcheck", "racecheck"):
+        check.part(f"compute-sanitizer {tool}", lambda: check_sanitizer(check, tool))
+    for model in ("gpt2-small", "grt-small"):
+        check.part(f"training {model}", lambda: check_training(check, model))
+    check.part("attention, own and cuDNN's", lambda: check_attention(check))
+    for model in ("gpt2-small", "grt-small"):
+        check.part(f"decoding {model}", lambda: check_decoding(check, model))
+    for model, setting in (("gpt2-small", "installed"), ("grt-small", "installed"), ("gpt2-medium", "installed"),
+                           ("grt-medium", "installed"), ("gpt2-small", "compiled"), ("grt-small", "compiled")):
+        check.part(f"{model} beside PyTorch {setting}", lambda: check_beside_torch(check, model, setting))
+
+    print(f"\n{args.gpu}")
+    for name, text in check.rows:
+        print(f"  {name:<38}{text}")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    file = args.out / "gpu_check.json"
+    file.write_text(json.dumps({"date": now.isoformat(timespec="seconds"), "device": args.gpu,
+                                "results": check.results}, indent=1) + "\n")
+    print(f"gpu_check: {file}")
+    sys.exit(any(result["state"] == "failed" for result in check.results.values()))
+
+
+if __name__ == "__main__":
+    main()
