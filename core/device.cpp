@@ -23,7 +23,7 @@ std::int64_t Device::available() const { return available_memory(); }
 void* Device::take(std::size_t bytes) {
   const std::size_t size = block_size(bytes);
   void* p = nullptr;
-  if (auto& idle = idle_[size]; !idle.empty()) {
+  if (auto& idle = (for_graph_ ? graph_idle_ : idle_)[size]; !idle.empty()) {
     p = idle.back();
     idle.pop_back();
   } else {
@@ -35,7 +35,9 @@ void* Device::take(std::size_t bytes) {
     check(p != nullptr, "{}: out of memory: {} bytes wanted, {} in use", name(), size, in_use_);
     reserved_ += size;
     ++allocations_;
+    if (for_graph_) graph_blocks_.insert(p);
   }
+  graph_blocks_in_use_ += for_graph_;
   in_use_ += size;
   if (in_use_ > peak_) peak_ = in_use_;
   return p;
@@ -44,17 +46,30 @@ void* Device::take(std::size_t bytes) {
 void Device::give_back(void* p, std::size_t bytes) noexcept {
   const std::size_t size = block_size(bytes);
   in_use_ -= size;
-  if (!keep_blocks_) {
-    system_free(p, size);
-    reserved_ -= size;
-    return;
+  if (graph_blocks_.contains(p)) {
+    --graph_blocks_in_use_;
+    return keep(graph_idle_, p, size);
   }
+  if (keep_blocks_) return keep(idle_, p, size);
+  system_free(p, size);
+  reserved_ -= size;
+}
+
+void Device::keep(Idle& idle, void* p, std::size_t size) noexcept {
   try {
-    idle_[size].push_back(p);
+    idle[size].push_back(p);
   } catch (const std::bad_alloc&) {  // no memory to remember the block by
     system_free(p, size);
     reserved_ -= size;
   }
+}
+
+void Device::release_graph_blocks() noexcept {
+  for (auto& [size, blocks] : graph_idle_)
+    for (void* p : blocks) keep(idle_, p, size);
+  graph_idle_.clear();
+  graph_blocks_.clear();
+  if (!keep_blocks_) release_idle();
 }
 
 void Device::release_idle() noexcept {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/dtype.h"
@@ -13,6 +14,13 @@
 namespace grt {
 
 struct Kernels;  // ops/kernels.h; core only carries the reference
+
+// Work that was kept instead of done, to be enqueued as a whole, as often as wanted.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch() = 0;
+};
 
 class Device {
  public:
@@ -42,15 +50,40 @@ class Device {
   void reset_peak() { peak_ = in_use_; }
   void release_idle() noexcept;  // returns the cached blocks to the system
 
+  // Does core/graphs.h make graphs here, or is all work done as it comes?
+  bool uses_graphs() const { return use_graphs_ && has_graphs(); }
+  void use_graphs(bool use) { use_graphs_ = use; }
+
  protected:
+  // What core/graphs.h asks of a device that has graphs. The work from begin_graph() to end_graph() becomes one;
+  // memory from the system, waiting for the device and copies from or to the host throw Error meanwhile.
+  friend class Graphs;
+  virtual bool has_graphs() const { return false; }
+  virtual void begin_graph() {}
+  virtual std::unique_ptr<Graph> end_graph() { return {}; }
+  // Work that is to become a graph is done for the first time, or made one: the device tells when it meets the host.
+  bool for_graph() const { return for_graph_; }
+  void met_host() { met_host_ = true; }
+
   virtual void* system_alloc(std::size_t bytes) = 0;  // null when there is none
   virtual void system_free(void* p, std::size_t bytes) noexcept = 0;
 
  private:
+  using Idle = std::unordered_map<std::size_t, std::vector<void*>>;  // by size
+
   std::size_t block_size(std::size_t bytes) const;
+  void keep(Idle& idle, void* p, std::size_t size) noexcept;
+  void release_graph_blocks() noexcept;  // to all: there are no graphs any more
 
   bool keep_blocks_;
-  std::unordered_map<std::size_t, std::vector<void*>> idle_;
+  Idle idle_;
+  // A graph writes to the same blocks at each replay. What is taken for graphs goes round among them alone; that they
+  // share it is no harm, for they work one after the other.
+  Idle graph_idle_;
+  std::unordered_set<const void*> graph_blocks_;
+  std::size_t graph_blocks_in_use_ = 0;
+  bool use_graphs_ = true, for_graph_ = false, met_host_ = false;
+  int graph_users_ = 0;
   std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;
 };
 

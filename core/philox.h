@@ -8,11 +8,13 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/scalar.h"
+
 namespace grt {
 
 // Names one stream of random numbers: which run, which forward pass, which place in it.
 struct NoiseKey {
-  std::uint64_t seed = 0;
+  Scalar<std::uint64_t> seed = 0;
   std::uint32_t pass = 0;
   std::uint32_t site = 0;
 };
@@ -31,7 +33,7 @@ constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::array<std:
 
 // The index-th block of four words under `key`.
 constexpr std::array<std::uint32_t, 4> random_block(const NoiseKey& key, std::uint64_t index) {
-  return philox(key.seed,
+  return philox(key.seed.get(),
                 {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), key.site, key.pass});
 }
 

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kAttentionBlock)
   float *const queries = dynamic_shared(), *const keys = queries + tile_floats(width),
                *const values = keys + tile_floats(width), *const p = values + tile_floats(width) + r * (kTile + 1);
   const std::int64_t b = blockIdx.z, h = blockIdx.y, first = std::int64_t{gridDim.x - 1 - blockIdx.x} * kTile;
-  const std::int64_t position = e.past + first + r, end = e.past + std::min(first + kTile, e.queries);
+  const std::int64_t past = e.past.get(), position = past + first + r, end = past + std::min(first + kTile, e.queries);
   load_tile(queries, q + from.at(b, h), from.row, first, e.queries, width);
   float sum[Own::kColumns] = {}, top = -INFINITY, total = 0;
   for (std::int64_t begin = 0; begin < end; begin += kTile) {
@@ -51,12 +51,12 @@ __global__ void __launch_bounds__(kAttentionBlock)
 
 // Appends the keys and values of qkv to the cache.
 __global__ void append_kernel(float* keys, float* values, const float* qkv, std::int64_t n, Strides from, Strides cache,
-                              std::int64_t heads, std::int64_t past, std::int64_t fresh, int width) {
+                              std::int64_t heads, Scalar<std::int64_t> past, std::int64_t fresh, int width) {
   const std::int64_t i = global_index();
   if (i >= n) return;
   const std::int64_t c = i % width, h = i / width % heads, t = i / width / heads % fresh, b = i / width / heads / fresh;
   const float* const k = qkv + from.at(b, h) + t * from.row + heads * width;
-  const std::int64_t at = cache.at(b, h) + (past + t) * cache.row + c;
+  const std::int64_t at = cache.at(b, h) + (past.get() + t) * cache.row + c;
   keys[at] = k[c];
   values[at] = k[heads * width + c];
 }
@@ -87,7 +87,7 @@ void CudaKernels::attention(const Tensor& out, const Tensor& lse, const Tensor& 
 }
 
 void CudaKernels::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
-                                   std::int64_t past, int heads) {
+                                   Scalar<std::int64_t> past, int heads) {
   const AttentionCall call(stream, out.shape(), heads, past);
   const std::int64_t width = keys.dim(3), capacity = keys.dim(2);
   const Strides cache{heads * capacity * width, capacity * width, width};

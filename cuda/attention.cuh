@@ -17,7 +17,8 @@ struct Strides {
 
 // Queries at positions past..past+queries-1, keys at 0..past+queries-1; heads of `width` columns.
 struct Extents {
-  std::int64_t queries, past;
+  std::int64_t queries;
+  Scalar<std::int64_t> past;
   int width;
   float scale;  // of the scores: 1 / sqrt(width)
 };
@@ -29,7 +30,7 @@ struct AttentionCall {
   Extents extents;
   Strides wide, narrow;  // of qkv and out
 
-  AttentionCall(cudaStream_t s, const Shape& out, std::int64_t h, std::int64_t past = 0)
+  AttentionCall(cudaStream_t s, const Shape& out, std::int64_t h, Scalar<std::int64_t> past = 0)
       : stream(s), batch(out[0]), heads(h) {
     const std::int64_t queries = out[1], channels = out[2], width = channels / heads;
     extents = {queries, past, static_cast<int>(width), 1 / std::sqrt(static_cast<float>(width))};

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kFlashBlock)
   constexpr int kKeys = kPassing<kWidth>, kRow = kTileRow<kWidth>;
   Bf16 *const queries = tiles(), *const keys = queries + kStanding * kRow, *const values = keys + 2 * kKeys * kRow;
   const std::int64_t b = blockIdx.z, h = blockIdx.y, first = std::int64_t{gridDim.x - 1 - blockIdx.x} * kStanding;
-  const std::int64_t end = e.past + std::min(first + kStanding, e.queries);
+  const std::int64_t end = e.past.get() + std::min(first + kStanding, e.queries);
   const Fragment at;
   const auto load = [&](std::int64_t begin, int turn) {
     copy_tile<kWidth, kKeys>(keys + turn * kKeys * kRow, k + cache.at(b, h), cache.row, begin, end);
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kFlashBlock)
     __syncthreads();
     float score[kKeys / 8][4] = {};
     multiply_transposed<kWidth, kKeys>(score, queries + at.warp_row * kRow, keys + turn * kKeys * kRow);
-    const int seen = static_cast<int>(e.past + first - begin) + at.row;  // the last of the tile's keys for this row
+    const int seen =
+        static_cast<int>(e.past.get() + first - begin) + at.row;  // the last of the tile's keys for this row
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll

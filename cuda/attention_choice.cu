@@ -82,7 +82,7 @@ std::optional<Way> way_of(CudaKernels& k, Pass pass, const AttentionCall& call, 
   if (k.products != DType::bf16) return {};
   const Extents& e = call.extents;
   Way way{nullptr, 0, {call.batch, e.queries, call.heads, e.width}};
-  if (e.past == 0) way.library = k.sdpa.library(pass, way.shape, k.stream, &way.scratch);
+  if (e.past.known() == 0) way.library = k.sdpa.library(pass, way.shape, k.stream, &way.scratch);
   if (way.library && k.sdpa.is_new(e.width)) compare_with_own(k, device, e.width);
   if (!way.library && !on_tensor_cores(e.width)) return {};
   return way;
@@ -109,11 +109,12 @@ bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& 
 bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& keys,
                        const Tensor& values, const Tensor& qkv) {
   const Extents& e = call.extents;
-  if (e.past == 0)  // as without a cache
+  if (e.past.lives()) return false;  // how many keys there are has to be known
+  if (e.past.known() == 0)           // as without a cache
     return attention_in_bf16(k, call, out, Tensor::empty({call.batch, call.heads, e.queries}, DType::f32, out.device()),
                              qkv);
   if (!way_of(k, Pass::forward, call, out.device())) return false;
-  const std::int64_t run = (e.past + e.queries) * e.width;
+  const std::int64_t run = (e.past.known() + e.queries) * e.width;
   const Tensor q = rounded(k.stream, qkv), all_keys = rounded(k.stream, keys, run),
                all_values = rounded(k.stream, values, run);
   flash_attention(call, f32(out), nullptr, q.data<Bf16>(), all_keys.data<Bf16>(), all_values.data<Bf16>(),

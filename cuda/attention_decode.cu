@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kPieceBlock)
                *const sums = shared<float, kPieceWarps * kMostColumns, 4>();
   const int width = e.width, thread = static_cast<int>(threadIdx.x);
   const std::int64_t h = blockIdx.y, b = blockIdx.x / e.queries, t = blockIdx.x % e.queries;
-  const std::int64_t begin = std::int64_t{blockIdx.z} * kPiece, seen = e.past + t + 1;
+  const std::int64_t begin = std::int64_t{blockIdx.z} * kPiece, seen = e.past.get() + t + 1;
   if (begin >= seen) return;  // the whole block
   const int count = static_cast<int>(std::min<std::int64_t>(kPiece, seen - begin));
   for (int c = thread; c < width; c += kPieceBlock) query[c] = e.scale * q[from.at(b, h) + t * from.row + c];
@@ -96,7 +96,7 @@ __global__ void join_kernel(float* out, const float* parts, std::int64_t rows, s
   const std::int64_t row = warp_row();
   if (row >= rows) return;
   const int width = e.width;
-  const std::int64_t own = (e.past + row / heads % e.queries) / kPiece + 1, stride = part_floats(width);
+  const std::int64_t own = (e.past.get() + row / heads % e.queries) / kPiece + 1, stride = part_floats(width);
   parts += row * pieces * stride;
   float top = -INFINITY, total = 0, sum[kMostColumns / kWarp] = {};
   for (std::int64_t p = lane_index(); p < own; p += kWarp) top = fmaxf(top, parts[p * stride + width]);
@@ -123,7 +123,9 @@ void decode_attention(const AttentionCall& call, const Tensor& out, const float*
                       const float* values, Strides cache) {
   const Extents& e = call.extents;
   check_width(e.width);
-  const std::int64_t queries = call.batch * e.queries, pieces = ceil_div(e.past + e.queries, kPiece);
+  const std::int64_t queries = call.batch * e.queries, capacity = cache.head / cache.row;
+  // Of a past that grows from replay to replay, those of the whole cache: blocks beyond it end at once.
+  const std::int64_t pieces = ceil_div(e.past.lives() ? capacity : e.past.known() + e.queries, kPiece);
   Tensor parts;
   if (pieces > 1) parts = Tensor::empty({queries, call.heads, pieces, part_floats(e.width)}, DType::f32, out.device());
   const auto run = [&](auto kernel) {

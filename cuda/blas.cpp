@@ -109,9 +109,7 @@ void Blas::multiply(float* y, std::int64_t stride, bool add, const Matrix& a, co
   if (a.rows == 0 || b.columns == 0) return;
   Plan& p = plan(y, stride, a, b, bias);
   if (bias) set(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  const auto wanted = static_cast<std::int64_t>(p.way.workspaceSize);
-  if (!workspace_ || workspace_.numel() * 4 < wanted)
-    workspace_ = Tensor::empty({(wanted + 3) / 4}, DType::f32, device);
+  if (!workspace_) workspace_ = Tensor::empty({kMostWorkspace / sizeof(float)}, DType::f32, device);
   const float one = 1, beta = add ? 1 : 0;
   blas_check(cublasLtMatmul(handle_, p.description, &one, b.data, p.b, a.data, p.a, &beta, y, p.y, y, p.y, &p.way.algo,
                             workspace_.raw(), workspace_.bytes(), stream),

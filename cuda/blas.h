@@ -40,7 +40,7 @@ class Blas {
 
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;
-  Tensor workspace_;  // as large as any plan so far needed
+  Tensor workspace_;  // as large as a plan may wish: graphs go on using it, so it stays where it is
 };
 
 }  // namespace grt::cuda

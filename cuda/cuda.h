@@ -35,7 +35,7 @@ struct CudaKernels final : Kernels {
   void get_columns(const Into&, const Tensor&, std::int64_t) override;
   // noise.cu
   void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override;
-  void truncated_normal(const Tensor&, float, NoiseKey, std::int64_t) override;
+  void truncated_normal(const Tensor&, float, NoiseKey, Scalar<std::int64_t>) override;
   // linear.cpp (blas.h)
   void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
   void linear_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Factor&) override;
@@ -47,7 +47,7 @@ struct CudaKernels final : Kernels {
   // reduce.cu
   void sum_rows(const Into&, const Tensor&) override;
   void sum(const Into&, const Tensor&, double) override;
-  double sum_squares(const Tensor&) override;
+  void sum_squares(const Tensor&, const Tensor&) override;
   std::int64_t count_not_finite(const Tensor&) override;
   // norm.cu
   void layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
@@ -55,12 +55,12 @@ struct CudaKernels final : Kernels {
   void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&, const Tensor&) override;
   // embedding.cu
-  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override;
+  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t>) override;
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override;
   // attention*.cu
   void attention(const Tensor&, const Tensor&, const Tensor&, int) override;
   void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override;
-  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;
+  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t>, int) override;
   // loss.cu
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override;
   void distillation(const Tensor&, const Into&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
@@ -85,6 +85,7 @@ struct CudaKernels final : Kernels {
   void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override;
   void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override;
   // optim.cu
+  void clip_scale(const Tensor&, const Tensor&, double) override;
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
 
   cudaStream_t stream;

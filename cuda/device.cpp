@@ -17,6 +17,22 @@ void cuda_check(cudaError_t e, const char* what) {
 
 namespace {
 
+class CudaGraph final : public Graph {
+ public:
+  // Takes what was kept on `stream`, where launch() will enqueue it.
+  CudaGraph(cudaGraph_t kept, cudaStream_t stream) : stream_(stream) {
+    const cudaError_t e = cudaGraphInstantiate(&graph_, kept, 0);
+    cudaGraphDestroy(kept);
+    cuda_check(e, "making a graph");
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  void launch() override { cuda_check(cudaGraphLaunch(graph_, stream_), "launching a graph"); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int ordinal, DType products, bool keep_blocks) : Device(keep_blocks), ordinal_(ordinal) {
@@ -32,12 +48,20 @@ class CudaDevice final : public Device {
   }
   std::string name() const override { return fmt::format("cuda:{}", ordinal_); }
   Kernels& kernels() override { return *kernels_; }
-  void sync() override { cuda_check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+  void sync() override {
+    met_host();
+    cuda_check(cudaStreamSynchronize(stream_), "waiting for the device");
+  }
   void zero(void* p, std::size_t bytes) override {
     if (bytes) cuda_check(cudaMemsetAsync(p, 0, bytes, stream_), "setting memory to zero");
   }
   void copy(void* to, const void* from, std::size_t bytes) override {
-    if (bytes) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
+    if (bytes == 0) return;
+    if (for_graph() && (on_host(to) || on_host(from))) {
+      met_host();
+      check(!keeping_, "cuda: a copy from or to the host is no part of a graph");
+    }
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
   }
   std::int64_t available() const override {
     std::size_t free = 0, all = 0;
@@ -58,9 +82,28 @@ class CudaDevice final : public Device {
   }
   void system_free(void* p, std::size_t) noexcept override { cudaFree(p); }
 
+  bool has_graphs() const override { return true; }
+  void begin_graph() override {
+    cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a graph");
+    keeping_ = true;
+  }
+  std::unique_ptr<Graph> end_graph() override {
+    keeping_ = false;
+    cudaGraph_t kept = nullptr;
+    cuda_check(cudaStreamEndCapture(stream_, &kept), "ending a graph");
+    return std::make_unique<CudaGraph>(kept, stream_);
+  }
+
  private:
+  static bool on_host(const void* p) {
+    cudaPointerAttributes attributes{};
+    cuda_check(cudaPointerGetAttributes(&attributes, p), "asking where memory lies");
+    return attributes.type != cudaMemoryTypeDevice;
+  }
+
   int ordinal_;
   cudaStream_t stream_ = nullptr;
+  bool keeping_ = false;  // work becomes part of a graph
   std::unique_ptr<CudaKernels> kernels_;
 };
 

@@ -6,9 +6,9 @@ namespace {
 
 template <DType type>
 __global__ void embedding_kernel(float* y, const std::int32_t* tokens, PackedRows<type> wte, const float* wpe,
-                                 std::int64_t n, std::int64_t length, std::int64_t width, std::int64_t first) {
+                                 std::int64_t n, std::int64_t length, std::int64_t width, Scalar<std::int64_t> first) {
   const std::int64_t i = global_index(), at = i / width, c = i % width;
-  if (i < n) y[i] = wte.at(tokens[at], c) + wpe[(first + at % length) * width + c];
+  if (i < n) y[i] = wte.at(tokens[at], c) + wpe[(first.get() + at % length) * width + c];
 }
 
 // A warp for each place of a token, blockIdx.x, and 32 columns, blockIdx.y. The warp of a token's first place adds up
@@ -39,7 +39,7 @@ __global__ void position_gradient_kernel(float* dwpe, const float* dy, std::int6
 }  // namespace
 
 void CudaKernels::embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                            std::int64_t first) {
+                            Scalar<std::int64_t> first) {
   const auto look_up = [&]<DType type>(const PackedRows<type>& rows) {
     launch(stream, "embedding", embedding_kernel<type>, blocks_of(y.numel(), kBlock), kBlock, 0, f32(y),
            tokens.data<std::int32_t>(), rows, f32(wpe), y.numel(), tokens.shape().last(), y.shape().last(), first);

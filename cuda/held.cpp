@@ -3,18 +3,19 @@
 namespace grt::cuda {
 
 void HeldCopies::hold(const Tensor& weights) {
-  const char* const begin = weights.data<char>();
-  if (begin != begin_) copies_.clear();
-  begin_ = begin;
-  end_ = begin + weights.bytes();
-  held_ = true;
-  for (auto& [place, copy] : copies_) copy.current = false;
+  let_go();
+  begin_ = weights.data<char>();
+  end_ = begin_ + weights.bytes();
 }
 
-HeldCopies::Copy* HeldCopies::find(const Tensor& t) {
+void HeldCopies::let_go() {
+  copies_.clear();
+  begin_ = end_ = nullptr;
+}
+
+Tensor* HeldCopies::find(const Tensor& t) {
   const char* const at = t.data<char>();
-  if (!held_ || at < begin_ || at >= end_) return nullptr;
-  return &copies_[{at, t.shape().rows(), t.shape().last()}];
+  return begin_ <= at && at < end_ ? &copies_[{at, t.shape().rows(), t.shape().last()}] : nullptr;
 }
 
 }  // namespace grt::cuda

@@ -1,4 +1,5 @@
 // Copies of held weights in bf16 (Kernels::hold): made when a product first needs one, and used until the hold ends.
+// Their memory goes back then, so that a graph made of a whole hold owns it.
 #pragma once
 
 #include <map>
@@ -10,22 +11,16 @@ namespace grt::cuda {
 
 class HeldCopies {
  public:
-  struct Copy {
-    Tensor memory;         // of no copy yet: none
-    bool current = false;  // does it hold the values of this hold?
-  };
-
   void hold(const Tensor& weights);
-  void let_go() { held_ = false; }
-  // The place for the copy of a tensor; null unless the tensor lies in what is held.
-  Copy* find(const Tensor& t);
+  void let_go();
+  // The place for the copy of a tensor, empty if there is none yet; null unless the tensor lies in what is held.
+  Tensor* find(const Tensor& t);
 
  private:
   using Place = std::tuple<const void*, std::int64_t, std::int64_t>;  // where it lies, rows, columns
 
-  const char *begin_ = nullptr, *end_ = nullptr;  // of what was held last
-  bool held_ = false;
-  std::map<Place, Copy> copies_;  // their memory stays for the next hold
+  const char *begin_ = nullptr, *end_ = nullptr;  // of what is held
+  std::map<Place, Tensor> copies_;
 };
 
 }  // namespace grt::cuda

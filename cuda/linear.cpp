@@ -18,10 +18,9 @@ CudaKernels::Operand CudaKernels::operand(const Factor& factor) {
   Device& device = factor.tensor.device();
   if (products == DType::bf16) {
     std::int64_t begin = 0;
-    if (HeldCopies::Copy* const held = copies.find(factor.tensor)) {
-      if (!held->current) round(held->memory, stored(factor.tensor, {}), device);
-      held->current = true;
-      o.copy = held->memory;
+    if (Tensor* const held = copies.find(factor.tensor)) {
+      if (!*held) round(*held, stored(factor.tensor, {}), device);
+      o.copy = *held;
       begin = factor.columns.begin;
     } else {
       round(o.copy, o.matrix, device);

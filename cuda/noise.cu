@@ -12,10 +12,10 @@ __global__ void add_noise_kernel(float* y, const float* x, std::int64_t n, float
 }
 
 __global__ void truncated_normal_kernel(float* y, std::int64_t n, std::int64_t width, float std, NoiseKey key,
-                                        std::int64_t first) {
+                                        Scalar<std::int64_t> first) {
   const std::int64_t i = global_index();
   if (i >= n) return;
-  const auto row = static_cast<std::uint64_t>(first + i / width), column = static_cast<std::uint64_t>(i % width);
+  const auto row = static_cast<std::uint64_t>(first.get() + i / width), column = static_cast<std::uint64_t>(i % width);
   float x = normal(key, row << 32 | column);
   for (std::uint64_t attempt = 1; !(fabsf(x) <= kNormalCut); ++attempt)
     x = normal(key, row << 32 | attempt << 24 | column);
@@ -29,7 +29,7 @@ void CudaKernels::add_noise(const Tensor& y, const Tensor& x, float sigma, Noise
          x.numel(), sigma, key);
 }
 
-void CudaKernels::truncated_normal(const Tensor& y, float std, NoiseKey key, std::int64_t first) {
+void CudaKernels::truncated_normal(const Tensor& y, float std, NoiseKey key, Scalar<std::int64_t> first) {
   launch(stream, "truncated_normal", truncated_normal_kernel, blocks_of(y.numel(), kBlock), kBlock, 0, f32(y),
          y.numel(), y.shape().last(), std, key, first);
 }

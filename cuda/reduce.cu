@@ -45,11 +45,12 @@ __global__ void sum_kernel(double* parts, const float* x, std::int64_t n, F f) {
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void finish_sum_kernel(float* y, bool add, const double* parts, std::int64_t count, double factor) {
+template <class T>
+__global__ void finish_sum_kernel(T* y, bool add, const double* parts, std::int64_t count, double factor) {
   double sum = 0;
   for (std::int64_t i = lane_index(); i < count; i += kWarp) sum += parts[i];
   sum = warp_sum(sum);
-  if (lane_index() == 0) *y = static_cast<float>(factor * sum + (add ? static_cast<double>(*y) : 0.0));
+  if (lane_index() == 0) *y = static_cast<T>(factor * sum + (add ? static_cast<double>(*y) : 0.0));
 }
 
 // The sums of f over x, one for each block.
@@ -90,10 +91,15 @@ void CudaKernels::sum_rows(const Into& y, const Tensor& x) {
 void CudaKernels::sum(const Into& y, const Tensor& x, double factor) {
   if (!y) return;
   const Tensor parts = sums(stream, x, Value{});
-  launch(stream, "sum", finish_sum_kernel, 1, kWarp, 0, f32(y.to), y.add, parts.data<double>(), parts.numel(), factor);
+  launch(stream, "sum", finish_sum_kernel<float>, 1, kWarp, 0, f32(y.to), y.add, parts.data<double>(), parts.numel(),
+         factor);
 }
 
-double CudaKernels::sum_squares(const Tensor& x) { return on_host(sums(stream, x, Square{})); }
+void CudaKernels::sum_squares(const Tensor& y, const Tensor& x) {
+  const Tensor parts = sums(stream, x, Square{});
+  launch(stream, "sum_squares", finish_sum_kernel<double>, 1, kWarp, 0, y.data<double>(), false, parts.data<double>(),
+         parts.numel(), 1.0);
+}
 
 std::int64_t CudaKernels::count_not_finite(const Tensor& x) {
   return static_cast<std::int64_t>(on_host(sums(stream, x, NotFinite{})));

@@ -21,7 +21,7 @@ Var Backbone::embed(const Tensor& tokens, const KvCache* cache) const {
       Tensor::empty({tokens.dim(0), tokens.dim(1), config.d_model}, wpe->var.value().dtype(), tokens.device());
   std::int64_t row = 0;
   for (const TokenRun& run : cache->runs()) {
-    const Var part = embedding(tokens.range(row, {1, run.count}), wte->var, wpe->var, run.past);
+    const Var part = embedding(tokens.range(row, {1, run.count}), wte->var, wpe->var, run.first());
     all.device().copy(all.rows(row, run.count).raw(), part.value().raw(), part.value().bytes());
     row += run.count;
   }

@@ -18,7 +18,7 @@ Tensor Poisson::initial_state(const Shape& shape, const Pass& pass) const {
   if (config_.initial_state == "zero") return Tensor::zeros(shape, dtype, device());
   const NoiseKey key = pass.noise(kInitialState);
   if (pass.training) return truncated_normal(shape, kInitialStd, key, 0, dtype, device());
-  const auto at = [&](std::int64_t first, std::int64_t count) {
+  const auto at = [&](Scalar<std::int64_t> first, std::int64_t count) {
     return truncated_normal({count, shape[2]}, kInitialStd, key, first, dtype, device());
   };
   const Tensor all = Tensor::empty(shape, dtype, device());
@@ -28,7 +28,7 @@ Tensor Poisson::initial_state(const Shape& shape, const Pass& pass) const {
     row += part.dim(0);
   };
   if (pass.cache) {
-    for (const TokenRun& run : pass.cache->runs()) append(at(run.past, run.count));
+    for (const TokenRun& run : pass.cache->runs()) append(at(run.first(), run.count));
   } else {
     const Tensor one = at(0, shape[1]);
     for (std::int64_t b = 0; b < shape[0]; ++b) append(one);

@@ -29,11 +29,11 @@ Var attention(const Var& qkv, int heads) {
                 });
 }
 
-Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past) {
+Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, Scalar<std::int64_t> place) {
   check_heads(qkv, heads);
   check(!recorded({qkv}), "attention: a key/value cache serves inference; it cannot be recorded on a tape");
   const std::int64_t batch = qkv.shape()[0], fresh = qkv.shape()[1], channels = qkv.shape().last() / 3;
-  const std::int64_t capacity = keys.dim(2);
+  const std::int64_t capacity = keys.dim(2), past = place.known();
   const Shape cache{batch, heads, capacity, channels / heads};
   check(keys.shape() == cache && values.shape() == cache,
         "attention: qkv is {}, so the cache must be {}, not {} and {}", qkv.shape(), cache, keys.shape(),
@@ -41,7 +41,7 @@ Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& value
   check(past >= 0 && past + fresh <= capacity, "attention: {} + {} tokens do not fit into a cache of {}", past, fresh,
         capacity);
   const Tensor out = Tensor::empty({batch, fresh, channels}, qkv.value().dtype(), qkv.device());
-  qkv.kernels().attention_cached(out, keys, values, qkv.value(), past, heads);
+  qkv.kernels().attention_cached(out, keys, values, qkv.value(), place, heads);
   return out;
 }
 
@@ -54,11 +54,11 @@ Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& value
     check(0 <= run.sequence && run.sequence < keys.dim(0), "attention: sequence {} of a cache of {}", run.sequence,
           keys.dim(0));
     rows += run.count;
-    level = level && run == TokenRun{sequences++, runs[0].past, runs[0].count};
+    level = level && run.sequence == sequences++ && run.past == runs[0].past && run.count == runs[0].count;
   }
   check(rows == shape.rows() && rows > 0, "attention: qkv is {}, but the runs have {} tokens", shape, rows);
   if (level && sequences == keys.dim(0))
-    return attention(qkv.view({sequences, runs[0].count, shape.last()}), heads, keys, values, runs[0].past)
+    return attention(qkv.view({sequences, runs[0].count, shape.last()}), heads, keys, values, runs[0].first())
         .view(shape.with_last(shape.last() / 3));
 
   const Tensor out = Tensor::empty(shape.with_last(shape.last() / 3), qkv.value().dtype(), qkv.device());
@@ -67,7 +67,7 @@ Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& value
   for (const TokenRun& run : runs) {
     const Tensor part = qkv.value().range(row * shape.last(), {1, run.count, shape.last()});
     const auto of_sequence = [&](const Tensor& cache) { return cache.range(run.sequence * one.numel(), one); };
-    const Var mixed = attention(Var(part), heads, of_sequence(keys), of_sequence(values), run.past);
+    const Var mixed = attention(Var(part), heads, of_sequence(keys), of_sequence(values), run.first());
     out.device().copy(out.rows(row, run.count).raw(), mixed.value().raw(), mixed.value().bytes());
     row += run.count;
   }

@@ -48,9 +48,9 @@ Var add_noise(const Var& x, float sigma, NoiseKey key) {
   return record("add_noise", y, {x}, [&k, dx = x.sink()](const Tensor& dy) { pass(k, dx, dy); });
 }
 
-Tensor truncated_normal(Shape shape, float std, NoiseKey key, std::int64_t first, DType dtype, Device& device) {
-  check(first >= 0 && shape.last() < 1 << 24, "truncated_normal: rows {}.. of {} are beyond what a key names", first,
-        shape);
+Tensor truncated_normal(Shape shape, float std, NoiseKey key, Scalar<std::int64_t> first, DType dtype, Device& device) {
+  check(first.known() >= 0 && shape.last() < 1 << 24, "truncated_normal: rows {}.. of {} are beyond what a key names",
+        first.known(), shape);
   const Tensor y = Tensor::empty(shape, dtype, device);
   device.kernels().truncated_normal(y, std, key, first);
   observed("truncated_normal", y);

@@ -8,6 +8,8 @@
 // ops/cpu/ implements this for f32 and f64.
 #pragma once
 
+#include <algorithm>
+
 #include "core/philox.h"
 #include "core/tensor.h"
 
@@ -49,10 +51,16 @@ struct Distillation {
 // One AdamW update (Loshchilov & Hutter 2019): with g' = grad_scale g and bias corrections 1/(1-beta^t),
 //   p <- p (1 - lr weight_decay);  p <- p - lr m^ / (sqrt(v^) + eps).
 struct AdamW {
-  double lr, beta1, beta2, eps, weight_decay;
-  double grad_scale;                  // the clipping coefficient
-  double m_correction, v_correction;  // 1/(1-beta1^t), 1/(1-beta2^t)
+  Scalar<double> lr;
+  double beta1, beta2, eps, weight_decay;
+  Scalar<double> grad_scale;                  // the clipping coefficient; where it is NaN nothing is updated
+  Scalar<double> m_correction, v_correction;  // 1/(1-beta1^t), 1/(1-beta2^t)
 };
+
+// What a gradient of L2 norm `norm` is multiplied by so that its norm becomes at most `clip`; clip 0: never clipped.
+constexpr double clip_coefficient(double norm, double clip) {
+  return clip == 0 ? 1 : std::min(1.0, clip / (norm + 1e-6));
+}
 
 struct Kernels {
   virtual ~Kernels() = default;
@@ -66,7 +74,7 @@ struct Kernels {
   virtual void scale_rows(const Into& y, const Tensor& x, const Tensor& s) = 0;     // y[r] = s[r] x[r], s (R)
   virtual void add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseKey key) = 0;  // y = x + sigma N(0,1)
   // y (R, C): element (r, c) = std * random_truncated_normal(key, first + r, c), of core/philox.h.
-  virtual void truncated_normal(const Tensor& y, float std, NoiseKey key, std::int64_t first) = 0;
+  virtual void truncated_normal(const Tensor& y, float std, NoiseKey key, Scalar<std::int64_t> first) = 0;
   virtual void silu(const Tensor& y, const Tensor& x) = 0;  // y = x sigmoid(x)
   virtual void silu_backward(const Into& dx, const Tensor& dy, const Tensor& x) = 0;
   virtual void gelu(const Tensor& y, const Tensor& x, Gelu kind) = 0;  // y = x Phi(x), or its tanh form
@@ -98,7 +106,7 @@ struct Kernels {
   // --- reductions ---
   virtual void sum_rows(const Into& y, const Tensor& x) = 0;            // y (C) = sum over rows of x (R, C)
   virtual void sum(const Into& y, const Tensor& x, double factor) = 0;  // y (1) = factor * sum of x, added in f64
-  virtual double sum_squares(const Tensor& x) = 0;                      // added in f64
+  virtual void sum_squares(const Tensor& y, const Tensor& x) = 0;       // y (1) f64, added in f64
   virtual std::int64_t count_not_finite(const Tensor& x) = 0;           // NaNs and infinities
 
   // --- normalization ---
@@ -112,7 +120,7 @@ struct Kernels {
   // y (B, T, C) = wte[tokens] + wpe[first + t]; tokens (B, T) i32. wte may be packed. The backward pass adds to dwte
   // and dwpe always.
   virtual void embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                         std::int64_t first) = 0;
+                         Scalar<std::int64_t> first) = 0;
   virtual void embedding_backward(const Into& dwte, const Into& dwpe, const Tensor& dy, const Tensor& tokens,
                                   std::int64_t first) = 0;
 
@@ -125,7 +133,7 @@ struct Kernels {
   // The same for n new tokens at positions past..past+n-1: appends their k and v to keys, values (B, H, capacity, D),
   // and attends to all positions up to each token's own. qkv (B, n, 3C), out (B, n, C).
   virtual void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
-                                std::int64_t past, int heads) = 0;
+                                Scalar<std::int64_t> past, int heads) = 0;
 
   // --- loss ---
   // losses (R) = -log softmax(logits[:, :vocab])[target] in nats; dlogits = scale (softmax - one-hot), zero in the
@@ -180,6 +188,8 @@ struct Kernels {
                                        const Tensor& losses) = 0;
 
   // --- optimizer ---
+  // scale (1) f64 = clip_coefficient of the norm sqrt(squares[0]), NaN where that is not finite; squares (1) f64.
+  virtual void clip_scale(const Tensor& scale, const Tensor& squares, double clip) = 0;
   virtual void adamw(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g, const AdamW& step) = 0;
 };
 

@@ -17,7 +17,7 @@ Var gelu(const Var& x, Gelu kind);          // x Phi(x), or its tanh form (Hendr
 Var add_noise(const Var& x, float sigma, NoiseKey key);  // x + sigma N(0,1), a function of (key, element)
 // Normal values of standard deviation std before they are cut at +-3 std; element (row, column) is a function of (key,
 // first + row, column). A constant, of the given shape (..., C) and type.
-Tensor truncated_normal(Shape shape, float std, NoiseKey key, std::int64_t first, DType dtype, Device& device);
+Tensor truncated_normal(Shape shape, float std, NoiseKey key, Scalar<std::int64_t> first, DType dtype, Device& device);
 Var lerp(const Var& a, const Var& b, float t);  // t a + (1 - t) b
 Var concat(const Var& a, const Var& b);         // [a ; b] along the last extent: (..., A) and (..., B) -> (..., A+B)
 
@@ -40,7 +40,7 @@ Var layernorm(const Var& x, const Var& w, const Var& b = {}, float eps = 1e-5f);
 // --- embedding.cpp ---
 
 // wte[tokens] + wpe[first + t]: tokens (B, T) i32 in [0, rows of wte), wte (V, C), wpe (P, C), first + T <= P.
-Var embedding(const Tensor& tokens, const Var& wte, const Var& wpe, std::int64_t first = 0);
+Var embedding(const Tensor& tokens, const Var& wte, const Var& wpe, Scalar<std::int64_t> first = 0);
 
 // --- attention.cpp ---
 
@@ -50,11 +50,13 @@ Var attention(const Var& qkv, int heads);
 
 // The same for n new tokens after `past` earlier ones, whose k and v it appends to keys, values (B, H, capacity, C/H).
 // Inference only. qkv (B, n, 3C) -> (B, n, C). Throws when past + n exceeds the capacity.
-Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::int64_t past);
+Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, Scalar<std::int64_t> past);
 
 // `count` tokens that follow one another in one sequence of a cache, after `past` earlier ones.
 struct TokenRun {
   std::int64_t sequence, past, count;
+  const std::int64_t* place = nullptr;  // in the device's memory, of `past`, if it lies there
+  Scalar<std::int64_t> first() const { return {place, past}; }
   bool operator==(const TokenRun&) const = default;
 };
 

@@ -80,7 +80,7 @@ struct CountingKernels final : Kernels {
   void multiply(const Into&, const Tensor&, float) override {}
   void scale_rows(const Into&, const Tensor&, const Tensor&) override {}
   void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override {}
-  void truncated_normal(const Tensor&, float, NoiseKey, std::int64_t) override {}
+  void truncated_normal(const Tensor&, float, NoiseKey, Scalar<std::int64_t>) override {}
   void silu(const Tensor&, const Tensor&) override {}
   void silu_backward(const Into&, const Tensor&, const Tensor&) override {}
   void gelu(const Tensor&, const Tensor&, Gelu) override {}
@@ -112,13 +112,13 @@ struct CountingKernels final : Kernels {
   void pack(const Tensor&, const Tensor&) override {}
   void sum_rows(const Into&, const Tensor&) override {}
   void sum(const Into&, const Tensor&, double) override {}
-  double sum_squares(const Tensor&) override { return 0; }
+  void sum_squares(const Tensor&, const Tensor&) override {}
   std::int64_t count_not_finite(const Tensor&) override { return 0; }
   void layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                  float) override {}
   void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&, const Tensor&) override {}
-  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override {}
+  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t>) override {}
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override {}
   void attention(const Tensor& out, const Tensor&, const Tensor&, int) override {
     flops += 2 * attention_product(out, 0);  // the scores; their product with v
@@ -127,9 +127,9 @@ struct CountingKernels final : Kernels {
                           int) override {
     if (dqkv) flops += 5 * attention_product(out, 0);  // the scores once more; those of dout; dq, dk, dv
   }
-  void attention_cached(const Tensor& out, const Tensor&, const Tensor&, const Tensor&, std::int64_t past,
+  void attention_cached(const Tensor& out, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t> past,
                         int) override {
-    flops += 2 * attention_product(out, past);
+    flops += 2 * attention_product(out, past.known());
   }
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override {}
   void distillation(const Tensor&, const Into&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
@@ -150,6 +150,7 @@ struct CountingKernels final : Kernels {
   void exit_loss_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, double) override {}
   void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override {}
   void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override {}
+  void clip_scale(const Tensor&, const Tensor&, double) override {}
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override {}
 
  private:

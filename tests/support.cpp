@@ -12,6 +12,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 
 #include "core/error.h"
@@ -129,6 +130,19 @@ TempDir::TempDir() {
 TempDir::~TempDir() {
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);
+}
+
+Quiet::Quiet() {
+  std::fflush(stdout);
+  stdout_ = dup(STDOUT_FILENO);
+  const int nowhere = open("/dev/null", O_WRONLY);
+  dup2(nowhere, STDOUT_FILENO);
+  close(nowhere);
+}
+Quiet::~Quiet() {
+  std::fflush(stdout);
+  dup2(stdout_, STDOUT_FILENO);
+  close(stdout_);
 }
 
 Running::Running(const std::string& tool, const std::vector<std::string>& arguments,

@@ -47,6 +47,18 @@ struct Outcome {
   std::string out, err;
 };
 
+// While alive, what this process prints is not to be read.
+class Quiet {
+ public:
+  Quiet();
+  ~Quiet();
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+ private:
+  int stdout_;
+};
+
 // A built binary, or any program, at work.
 class Running {
  public:

@@ -203,7 +203,7 @@ int write_gradients(const Options& options, Device& device, DType dtype) {
   std::vector<NamedTensor> gradients;
   for (const Param& p : params.all()) gradients.push_back({p.name, p.var.grad()});
   write_safetensors(*options.output, gradients);
-  fmt::print("loss {:.9g}, gradient norm {:.9g}\n", value, std::sqrt(device.kernels().sum_squares(params.gradients())));
+  fmt::print("loss {:.9g}, gradient norm {:.9g}\n", value, std::sqrt(sum_squares(params.gradients())));
   return 0;
 }
 

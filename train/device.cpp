@@ -24,9 +24,7 @@ std::optional<int> ordinal_of(std::string_view device) {
 }
 
 // The GPU that is a rank's own, unless there are fewer than ranks on its machine.
-std::unique_ptr<Device> open_own_gpu(const Comm& comm, DType products) {
-  return open_cuda(comm.local_rank() % cuda_devices(), products);
-}
+int own_gpu(const Comm& comm) { return comm.local_rank() % cuda_devices(); }
 
 // Why these ranks cannot compute on GPUs of their own, or "": the same for all.
 std::string no_gpus(Comm& comm) {
@@ -37,6 +35,12 @@ std::string no_gpus(Comm& comm) {
   for (std::size_t rank = 0; rank < without.size() && reason.empty(); ++rank)
     if (without[rank]) reason = fmt::format("rank {} has none", rank);
   return reason;
+}
+
+std::unique_ptr<Device> open_gpu(int ordinal, DType products, bool graphs) {
+  std::unique_ptr<Device> device = open_cuda(ordinal, products);
+  device->use_graphs(graphs);
+  return device;
 }
 
 }  // namespace
@@ -58,12 +62,12 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
     check(dtype != "f64", "--dtype: f64 is computed on the CPU alone, not with --device {}", device);
     const std::string reason = cuda_unavailable();
     check(reason.empty(), "--device {}: {}", device, reason);
-    return *ordinal == kAny ? open_own_gpu(comm, products) : open_cuda(*ordinal, products);
+    return open_gpu(*ordinal == kAny ? own_gpu(comm) : *ordinal, products, !no_graphs);
   }
   std::string reason;
   if (device == "auto" && !cpu_alone) {
     reason = dtype == "f64" ? "f64 is computed on the CPU alone" : no_gpus(comm);
-    if (reason.empty()) return open_own_gpu(comm, products);
+    if (reason.empty()) return open_gpu(own_gpu(comm), products, !no_graphs);
   }
   if (why_cpu) *why_cpu = reason;
   return open_cpu(products);

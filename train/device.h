@@ -1,4 +1,4 @@
-// The --device, --dtype and --threads flags that every binary has, and --weights of those that only infer.
+// The --device, --dtype, --threads and --no-graphs flags that every binary has, and --weights of those that only infer.
 #pragma once
 
 #include <memory>
@@ -16,12 +16,14 @@ struct DeviceConfig {
   std::string dtype = "f32";
   std::optional<int> threads = {};
   bool cpu_alone = false;  // no flag: the program's work is done on the CPU
+  bool no_graphs = false;
 
   template <class V>
   void fields(V&& v) {
     v("device", device, "auto (a GPU where one can be used; of several ranks each its own), cpu, cuda or cuda:N");
     v("dtype", dtype, "f32; bf16: products of bf16 factors, all else f32; on the CPU alone f64: for reference");
     v("threads", threads, "CPU threads (default: the CPUs this process may use, shared with the other ranks on them)");
+    v("no-graphs", no_graphs, "on a GPU: do work that comes again part by part each time, not as a graph made once");
   }
 
   // Of several ranks on a machine each takes a GPU of its own for auto and cuda, or all of them the CPU for auto if one

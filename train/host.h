@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/tensor.h"
+#include "ops/kernels.h"
 
 namespace grt {
 
@@ -35,6 +35,13 @@ inline std::vector<double> host_columns(const Tensor& t, std::int64_t columns) {
       kept.insert(kept.end(), row, row + columns);
     return kept;
   });
+}
+
+// The sum of the squares of a tensor's elements, in f64.
+inline double sum_squares(const Tensor& x) {
+  const Tensor y = Tensor::empty({1}, DType::f64, x.device());
+  x.device().kernels().sum_squares(y, x);
+  return on_host<double>(y)[0];
 }
 
 // The values of an i32 tensor.

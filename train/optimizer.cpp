@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ops/kernels.h"
-#include "train/schedule.h"
+#include "train/host.h"
 
 namespace grt {
 namespace {
@@ -27,7 +27,13 @@ Optimizer::Optimizer(Params& params, const OptimizerConfig& config, Comm& comm, 
       comm_(comm),
       sharded_(sharded && comm.size() > 1),
       own_(sharded_ ? comm.share(params.extent()) : Comm::Share{0, params.extent()}),
-      moments_(zero_moments(params, own_.count)) {}
+      moments_(zero_moments(params, own_.count)),
+      lr_(params.values().device()),
+      m_correction_(params.values().device()),
+      v_correction_(params.values().device()),
+      squares_(Tensor::empty({1}, DType::f64, params.values().device())),
+      grad_scale_(Tensor::like(squares_)),
+      graphs_(params.values().device()) {}
 
 void Optimizer::reduce_gradients() {
   comm_.reduce_scatter(params_.gradients());
@@ -36,34 +42,46 @@ void Optimizer::reduce_gradients() {
 
 void Optimizer::gather_gradients() { comm_.all_gather(params_.gradients()); }
 
-// Each rank knows of its share; the parts are added in the order of the ranks.
-double Optimizer::gradient_norm() const {
+// Each rank knows the squares of its share; the parts are added in the order of the ranks.
+double Optimizer::update(std::int64_t step, double lr) {
+  lr_.set(lr);
+  m_correction_.set(1 / (1 - std::pow(config_.beta1, step + 1)));
+  v_correction_.set(1 / (1 - std::pow(config_.beta2, step + 1)));
   const auto [begin, count] = comm_.share(params_.extent());
-  const Tensor g = params_.gradients().range(begin, {count});
+  const Tensor share = params_.gradients().range(begin, {count});
+  Kernels& kernels = share.device().kernels();
   double squares = 0;
-  for (const double part : comm_.gather(g.device().kernels().sum_squares(g))) squares += part;
-  return std::sqrt(squares);
+  if (comm_.size() > 1) {
+    for (const double part : comm_.gather(grt::sum_squares(share))) squares += part;
+    squares_.device().copy(squares_.raw(), &squares, sizeof squares);
+  }
+  graphs_.run(0, [&] {
+    if (comm_.size() == 1) kernels.sum_squares(squares_, share);
+    kernels.clip_scale(grad_scale_, squares_, config_.grad_clip);
+    update_own();
+  });
+  if (sharded_) comm_.all_gather(params_.values());
+  return std::sqrt(on_host<double>(squares_)[0]);
 }
 
-void Optimizer::update(std::int64_t step, double lr, double norm) {
-  AdamW adamw{.lr = lr,
+void Optimizer::update_own() {
+  AdamW adamw{.lr = lr_,
               .beta1 = config_.beta1,
               .beta2 = config_.beta2,
               .eps = config_.eps,
               .weight_decay = 0,
-              .grad_scale = clip_coefficient(norm, config_.grad_clip),
-              .m_correction = 1 / (1 - std::pow(config_.beta1, step + 1)),
-              .v_correction = 1 / (1 - std::pow(config_.beta2, step + 1))};
-  Kernels& kernels = params_.values().device().kernels();
+              .grad_scale = {grad_scale_.data<double>(), 1},
+              .m_correction = m_correction_,
+              .v_correction = v_correction_};
   for (const auto& run : params_.trained()) {
     const std::int64_t begin = std::max(run.begin, own_.begin);
     const std::int64_t n = std::min(run.begin + run.count, own_.begin + own_.count) - begin;
     if (n <= 0) continue;
     adamw.weight_decay = run.decayed ? config_.weight_decay : 0;
-    kernels.adamw(params_.values().range(begin, {n}), moments_.m.range(begin - own_.begin, {n}),
-                  moments_.v.range(begin - own_.begin, {n}), params_.gradients().range(begin, {n}), adamw);
+    params_.values().device().kernels().adamw(
+        params_.values().range(begin, {n}), moments_.m.range(begin - own_.begin, {n}),
+        moments_.v.range(begin - own_.begin, {n}), params_.gradients().range(begin, {n}), adamw);
   }
-  if (sharded_) comm_.all_gather(params_.values());
 }
 
 Moments Optimizer::whole_moments() const {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/comm.h"
+#include "core/graphs.h"
 #include "nn/params.h"
 #include "train/checkpoint.h"
 
@@ -28,22 +29,28 @@ class Optimizer {
   // completes.
   void reduce_gradients();
   void gather_gradients();
-  // L2 norm of the gradient over all parameters, each tensor once.
-  double gradient_norm() const;
-  // Update `step` (0-based: it sets the bias correction) with the gradient scaled down to grad_clip.
-  void update(std::int64_t step, double lr, double gradient_norm);
+  // Update `step` (0-based: it sets the bias correction) with the gradient scaled down to grad_clip. Returns the L2
+  // norm that the gradient had over all parameters, each tensor once. If that is not finite, nothing is updated.
+  double update(std::int64_t step, double lr);
   // Of all weights, on rank 0; nothing elsewhere.
   Moments whole_moments() const;
 
   void load(const fs::path& checkpoint);
 
  private:
+  void update_own();
+
   Params& params_;
   OptimizerConfig config_;
   Comm& comm_;
   bool sharded_;
   Comm::Share own_;  // of the flat blocks: what this rank updates
   Moments moments_;  // of that
+
+  // Of one update after the other, the same work: what changes lies on the device.
+  LiveScalar<double> lr_, m_correction_, v_correction_;
+  Tensor squares_, grad_scale_;  // (1) f64: the norm's square, the clipping coefficient
+  Graphs graphs_;
 };
 
 // "gradient of coda.0.mlp.c_fc.weight (3 NaN or infinite of 65536)" for the first bad one in the order of the backward

@@ -1,7 +1,6 @@
-// The learning rate of each step, and how far a gradient is scaled down: plain functions of numbers.
+// The learning rate of each step: a plain function of numbers.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
@@ -32,12 +31,6 @@ inline double learning_rate(const Schedule& s, std::int64_t step) {
   const double done =
       static_cast<double>(step - s.warmup_steps) / static_cast<double>(s.lr_decay_steps - s.warmup_steps);
   return s.min_lr + 0.5 * (1 + std::cos(std::numbers::pi * done)) * (s.lr - s.min_lr);
-}
-
-// What a gradient of L2 norm `norm` is multiplied by so that its norm becomes at most `clip`; clip 0: never clipped.
-inline double clip_coefficient(double norm, double clip) {
-  check(clip >= 0, "--grad-clip: must be >= 0 (0 = off), not {}", clip);
-  return clip == 0 ? 1 : std::min(1.0, clip / (norm + 1e-6));
 }
 
 }  // namespace grt

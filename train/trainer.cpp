@@ -35,9 +35,14 @@ std::int64_t fingerprint(const Tensor& t) {
 }
 
 // The noise of each micro-batch has a seed of its own, so a model is free to use all sites and elements.
-NoiseKey noise_key(std::uint64_t seed, std::int64_t step, std::int64_t index) {
+std::uint64_t noise_seed(std::uint64_t seed, std::int64_t step, std::int64_t index) {
   const NoiseKey run{seed, static_cast<std::uint32_t>(step), kNoiseSite};
-  return {random_u64(run, static_cast<std::uint64_t>(index)), 0, 0};
+  return random_u64(run, static_cast<std::uint64_t>(index));
+}
+
+Batch empty_batch(const TrainingOrder& order, Device& device) {
+  const auto ids = [&] { return Tensor::empty({order.batch_size, order.context_length}, DType::i32, device); };
+  return {ids(), ids()};
 }
 
 }  // namespace
@@ -62,6 +67,11 @@ Trainer::Trainer(const TrainPlan& plan, LanguageModel& model, TokenData train, s
           model.params(),
           {plan.config.beta1, plan.config.beta2, plan.config.eps, plan.config.weight_decay, plan.config.grad_clip},
           comm, plan.config.shard_optimizer),
+      batch_(empty_batch(plan.order, model.device())),
+      noise_seed_(model.device()),
+      losses_(Tensor::zeros({plan.config.grad_accum + 1}, model.params().values().dtype(), model.device())),
+      share_(scalar(1.0 / static_cast<double>(plan.config.grad_accum), losses_)),
+      graphs_(model.device()),
       progress_(1, comm.size() == 1),  // mpirun gives every rank a terminal, wherever the output goes
       first_step_(state_.step),
       saved_step_(state_.step) {}
@@ -112,15 +122,21 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
   const std::int64_t n = plan_.config.grad_accum;
   std::vector<int> depths;
   for (std::int64_t i = 0; i < n; ++i) depths.push_back(draw_depth(plan_, step, i));
-  std::vector<double> losses(depths.size());
-  model_.params().clear_gradients();
-  for (const std::int64_t i : deal(depths, comm_.rank(), comm_.size())) {
+  const std::vector<std::int64_t> own = deal(depths, comm_.rank(), comm_.size());
+  clear_gradients();
+  for (const std::int64_t i : own) {
     if (signals_.received() != 0) break;
-    losses[i] = micro_batch(step, i, depths[i]);
+    micro_batch(step, i, depths[i]);
   }
   interrupted_by_ = interrupting_signal();
   if (interrupted_by_ != 0) return false;
 
+  std::vector<double> losses(depths.size());
+  const std::vector<double> found = host_values(losses_);
+  for (const std::int64_t i : own) {
+    losses[i] = found[i];
+    if (!std::isfinite(losses[i])) stop_on_bad_loss(step, i, depths[i], losses[i]);
+  }
   comm_.sum(losses);  // each is one rank's: the same numbers for any number of ranks
   for (std::int64_t i = 0; i < n; ++i) {
     stats.loss += losses[i] / static_cast<double>(n);
@@ -129,10 +145,9 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
   }
   model_.params().complete_gradients();
   optimizer_.reduce_gradients();
-  stats.grad_norm = optimizer_.gradient_norm();
-  if (!std::isfinite(stats.grad_norm)) stop_on_bad_gradient(step);
   stats.lr = learning_rate(plan_.schedule, step);
-  optimizer_.update(step, stats.lr, stats.grad_norm);
+  stats.grad_norm = optimizer_.update(step, stats.lr);
+  if (!std::isfinite(stats.grad_norm)) stop_on_bad_gradient(step);
 
   state_.step = step + 1;
   state_.sequences += plan_.config.batch_size * n;
@@ -140,29 +155,45 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
   return true;
 }
 
-// Adds this micro-batch's share to the gradients and returns its loss.
-double Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
-  const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
-  std::optional<Hold> hold;  // every recurrence of a shared core uses the same packed weights
-  if (!plan_.config.recompute) hold.emplace(model_.params().values());  // they take memory
-  Tape tape;
-  const Var loss = batch_loss(batch, step, index, depth, &tape);
-  const double value = host_values(loss.value())[0];
-  if (!std::isfinite(value)) stop_on_bad_loss(step, index, depth, value);
-  tape.backward(loss, scalar(1.0 / static_cast<double>(plan_.config.grad_accum), loss.value()));
-  return value;
+// A graph always does the same: it adds to gradients, whether or not it is the first to reach them.
+void Trainer::clear_gradients() {
+  model_.params().clear_gradients();
+  if (model_.device().uses_graphs()) model_.params().complete_gradients();
 }
 
-// Recorded on `tape`, if there is one. The teacher's pass never is.
-Var Trainer::batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const {
+// Adds this micro-batch's share to the gradients and puts its loss into losses_. What it does depends on the depth
+// alone; tokens and the seed of its noise lie in memory.
+void Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
+  load_batch(step, index);
+  const Tensor last = losses_.range(plan_.config.grad_accum, {1});
+  graphs_.run(depth, [&] {
+    std::optional<Hold> hold;  // every recurrence of a shared core uses the same packed weights
+    if (!plan_.config.recompute) hold.emplace(model_.params().values());  // they take memory
+    Tape tape;
+    const Var loss = batch_loss(depth, &tape);
+    model_.device().copy(last.raw(), loss.value().raw(), last.bytes());
+    tape.backward(loss, share_);
+  });
+  model_.device().copy(losses_.range(index, {1}).raw(), last.raw(), last.bytes());
+}
+
+void Trainer::load_batch(std::int64_t step, std::int64_t index) {
+  const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
+  model_.device().copy(batch_.tokens.raw(), batch.tokens.raw(), batch.tokens.bytes());
+  model_.device().copy(batch_.targets.raw(), batch.targets.raw(), batch.targets.bytes());
+  noise_seed_.set(noise_seed(plan_.config.seed, step, index));
+}
+
+// Of the batch that is loaded. Recorded on `tape`, if there is one. The teacher's pass never is.
+Var Trainer::batch_loss(int depth, Tape* tape) const {
   Pass pass{.training = true,
-            .key = noise_key(plan_.config.seed, step, index),
+            .key = {noise_seed_, 0, 0},
             .recompute = tape && plan_.config.recompute,
             .exit_gate_alone = !plan_.trained_prefix.empty()};
   std::optional<Teacher> teacher;
-  if (teacher_) pass.teacher = &teacher.emplace(teacher_->teach(batch.tokens, plan_.distillation));
+  if (teacher_) pass.teacher = &teacher.emplace(teacher_->teach(batch_.tokens, plan_.distillation));
   const Record on(tape);
-  return model_.loss(batch.tokens, batch.targets, depth, pass);
+  return model_.loss(batch_.tokens, batch_.targets, depth, pass);
 }
 
 // Of a micro-batch; rehearsed once for each depth that comes up.
@@ -291,14 +322,14 @@ void Trainer::stop_on_bad_gradient(std::int64_t step) {
 void Trainer::stop_on_bad_loss(std::int64_t step, std::int64_t index, int depth, double loss) {
   std::string first = first_bad_weight(model_.params());
   if (first.empty()) {
-    const Batch batch = training_batch(train_, plan_.order, step, index, model_.device());
+    load_batch(step, index);
     int count = 0;
     const Observe watch([&](std::string_view op, const Tensor& out) {
       ++count;
       if (first.empty() && out.device().kernels().count_not_finite(out) > 0)
         first = fmt::format("the output {} of {}, operation {} of the forward pass", out.shape(), op, count);
     });
-    batch_loss(batch, step, index, depth, nullptr);
+    batch_loss(depth, nullptr);
   }
   fail("step {}: stopped before the update: the loss is {}; the first tensor that is not finite: {}; {}", step + 1,
        loss, first, last_checkpoint());

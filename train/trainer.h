@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/comm.h"
+#include "core/graphs.h"
 #include "train/config.h"
 #include "train/evaluate.h"
 #include "train/log.h"
@@ -44,8 +45,10 @@ class Trainer {
   bool leads() const { return comm_.rank() == 0; }  // who writes, and speaks
   int interrupting_signal();                        // that a rank has received, or 0; the same answer on all ranks
   bool step(std::int64_t step, StepStats& stats);   // false: interrupted, nothing changed
-  double micro_batch(std::int64_t step, std::int64_t index, int depth);
-  Var batch_loss(const Batch& batch, std::int64_t step, std::int64_t index, int depth, Tape* tape) const;
+  void clear_gradients();
+  void micro_batch(std::int64_t step, std::int64_t index, int depth);
+  void load_batch(std::int64_t step, std::int64_t index);
+  Var batch_loss(int depth, Tape* tape) const;
   double executed_flops(int depth);
   bool finish_step();  // false: interrupted
   void log_step(const StepStats& stats, double seconds);
@@ -68,6 +71,11 @@ class Trainer {
   TrainerState state_;
   std::string resume_command_;
   Optimizer optimizer_;
+  // What a micro-batch's work reads and writes, and one graph of it for each depth.
+  Batch batch_;
+  LiveScalar<std::uint64_t> noise_seed_;
+  Tensor losses_, share_;  // of each micro-batch of a step, and of the last one done; a micro-batch's share of the step
+  Graphs graphs_;
   std::optional<RunLog> log_;  // rank 0's; opened when the run begins: what fails before leaves the earlier log alone
   Progress progress_;
   SignalGuard signals_;

@@ -46,7 +46,7 @@ extern Config config;
 
 // How much was run, for tests that want to know that something was.
 struct Counters {
-  std::uint64_t launches = 0, blocks = 0, switches = 0;
+  std::uint64_t launches = 0, blocks = 0, switches = 0, graphs = 0, graph_launches = 0;
 };
 extern Counters counters;
 
@@ -114,13 +114,17 @@ template <class... P>
 cudaError_t launch_kernel(const cudaLaunchConfig_t& c, void (*kernel)(P...), std::type_identity_t<P>... arguments) {
   const Launch launch{c.gridDim, c.blockDim, c.dynamicSmemBytes, c.stream, reinterpret_cast<const void*>(kernel)};
   if (const cudaError_t e = check_launch(launch); e != cudaSuccess) return e;
-  int position = 0;
-  const auto check = [&position]<class T>(const T& argument) {
-    if constexpr (std::is_pointer_v<T>) check_pointer(argument, position);
-    ++position;
+  const auto check = [](const P&... values) {
+    int position = 0;
+    const auto check_one = [&position]<class T>(const T& argument) {
+      if constexpr (std::is_pointer_v<T>) check_pointer(argument, position);
+      ++position;
+    };
+    (check_one(values), ...);
   };
-  (check(arguments), ...);
-  enqueue(c.stream, [launch, kernel, values = std::tuple<P...>(arguments...)] {
+  check(arguments...);
+  enqueue(c.stream, [launch, kernel, check, values = std::tuple<P...>(arguments...)] {
+    std::apply(check, values);  // a graph's may have become stale
     run_grid(launch, [&] { std::apply(kernel, values); });
   });
   return cudaSuccess;

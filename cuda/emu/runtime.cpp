@@ -1,5 +1,5 @@
-// The part of the CUDA runtime that the backend calls: memory, streams whose work waits in queues, events, launch
-// checks.
+// The part of the CUDA runtime that the backend calls: memory, streams whose work waits in queues, events, graphs,
+// launch checks.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,6 +29,15 @@ struct CUstream_st {
     std::uint64_t turn = 0;
   };
   std::deque<Item> items;
+  CUgraph_st* capture = nullptr;  // takes the work meanwhile
+};
+// In the order in which it came, with the arguments that it came with.
+struct CUgraph_st {
+  std::vector<CUstream_st::Item> items;
+  bool valid = true;
+};
+struct CUgraphExec_st {
+  std::vector<CUstream_st::Item> items;
 };
 
 namespace grt::emu {
@@ -105,8 +114,20 @@ void drain_all() {
 
 void push(CUstream_st* stream, CUstream_st::Item item) {
   if (!stream) fatal("work for the NULL stream, which waits for all others and all wait for");
+  if (stream->capture) return stream->capture->items.push_back(std::move(item));
   stream->items.push_back(std::move(item));
   if (config.streams == Streams::eager) drain(stream);
+}
+
+// Of what may not be done while work is captured, and makes the graph void.
+cudaError_t not_in_capture() {
+  bool captured = false;
+  for (const CUstream_st* s : runtime.streams) {
+    if (!s->capture) continue;
+    s->capture->valid = false;
+    captured = true;
+  }
+  return captured ? error(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
 bool within(const Allocations& all, const void* p) {
@@ -223,6 +244,10 @@ const char* CUDARTAPI cudaGetErrorString(cudaError_t e) {
       return "invalid device ordinal";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
     default:
       return "invalid argument";
   }
@@ -230,6 +255,7 @@ const char* CUDARTAPI cudaGetErrorString(cudaError_t e) {
 cudaError_t CUDARTAPI cudaGetLastError() { return std::exchange(runtime.last_error, cudaSuccess); }
 
 cudaError_t CUDARTAPI cudaMalloc(void** p, std::size_t bytes) {
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
   return allocate(runtime.device, p, bytes, config.guard);
 }
 cudaError_t CUDARTAPI cudaMemGetInfo(std::size_t* free, std::size_t* all) {
@@ -237,6 +263,7 @@ cudaError_t CUDARTAPI cudaMemGetInfo(std::size_t* free, std::size_t* all) {
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaFree(void* p) {
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
   drain_all();
   if (p) release(runtime.device, p);
   return cudaSuccess;
@@ -260,6 +287,8 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, std::size_t by
                                       cudaStream_t stream) {
   const bool to_device = within(runtime.device, to), from_device = within(runtime.device, from);
   if (kind != cudaMemcpyDefault) return error(cudaErrorInvalidValue);  // where addresses lie is known
+  const bool pageable = !(to_device || within(runtime.pinned, to)) || !(from_device || within(runtime.pinned, from));
+  if (stream->capture && pageable) return not_in_capture();
   if (to_device && !from_device && !within(runtime.pinned, from)) {
     const auto* const begin = static_cast<const char*>(from);
     push(stream, {[to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); }});
@@ -287,6 +316,7 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
   drain(stream);
   return cudaSuccess;
 }
@@ -311,6 +341,44 @@ cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
 cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->stream = stream;
   push(stream, {[event, turn = ++event->recorded] { event->reached = std::max(event->reached, turn); }});
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  *attributes = {};
+  attributes->type = within(runtime.device, p)   ? cudaMemoryTypeDevice
+                     : within(runtime.pinned, p) ? cudaMemoryTypeHost
+                                                 : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream->capture) return error(cudaErrorIllegalState);
+  stream->capture = new CUgraph_st;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = std::exchange(stream->capture, nullptr);
+  if (*graph && (*graph)->valid) return cudaSuccess;
+  delete std::exchange(*graph, nullptr);
+  return error(cudaErrorStreamCaptureInvalidated);
+}
+cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraphExec_st{graph->items};
+  ++counters.graphs;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  for (const CUstream_st::Item& item : graph->items) push(stream, item);
+  ++counters.graph_launches;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
   return cudaSuccess;
 }
 

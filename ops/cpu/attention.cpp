@@ -156,7 +156,8 @@ void CpuKernels::attention(const Tensor& out, const Tensor& lse, const Tensor& q
 }
 
 void CpuKernels::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
-                                  std::int64_t past, int heads) {
+                                  Scalar<std::int64_t> place, int heads) {
+  const std::int64_t past = place.get();
   visit_format(qkv.dtype(), products_, [&]<class F>() {
     using T = Real<F>;
     const std::int64_t fresh = out.dim(1), channels = out.dim(2), width = channels / heads, wide = 3 * channels;

@@ -19,7 +19,7 @@ class CpuKernels final : public Kernels {
   void multiply(const Into&, const Tensor&, float) override;
   void scale_rows(const Into&, const Tensor&, const Tensor&) override;
   void add_noise(const Tensor&, const Tensor&, float, NoiseKey) override;
-  void truncated_normal(const Tensor&, float, NoiseKey, std::int64_t) override;
+  void truncated_normal(const Tensor&, float, NoiseKey, Scalar<std::int64_t>) override;
   void silu(const Tensor&, const Tensor&) override;
   void silu_backward(const Into&, const Tensor&, const Tensor&) override;
   void gelu(const Tensor&, const Tensor&, Gelu) override;
@@ -36,7 +36,7 @@ class CpuKernels final : public Kernels {
   // reduce.cpp
   void sum_rows(const Into&, const Tensor&) override;
   void sum(const Into&, const Tensor&, double) override;
-  double sum_squares(const Tensor&) override;
+  void sum_squares(const Tensor&, const Tensor&) override;
   std::int64_t count_not_finite(const Tensor&) override;
   // norm.cpp
   void layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
@@ -44,12 +44,12 @@ class CpuKernels final : public Kernels {
   void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&, const Tensor&) override;
   // embedding.cpp
-  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override;
+  void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t>) override;
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override;
   // attention.cpp
   void attention(const Tensor&, const Tensor&, const Tensor&, int) override;
   void attention_backward(const Into&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int) override;
-  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, int) override;
+  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t>, int) override;
   // loss.cpp
   void cross_entropy(const Tensor&, const Into&, const Tensor&, const Tensor&, std::int64_t, double) override;
   void distillation(const Tensor&, const Into&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
@@ -74,6 +74,7 @@ class CpuKernels final : public Kernels {
   void exit_gate_loss(const Tensor&, const Tensor&, const Tensor&) override;
   void exit_gate_loss_backward(const Into&, const Tensor&, const Tensor&, const Tensor&) override;
   // optim.cpp
+  void clip_scale(const Tensor&, const Tensor&, double) override;
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
 
  private:

@@ -101,14 +101,14 @@ void CpuKernels::add_noise(const Tensor& y, const Tensor& x, float sigma, NoiseK
   });
 }
 
-void CpuKernels::truncated_normal(const Tensor& y, float std, NoiseKey key, std::int64_t first) {
+void CpuKernels::truncated_normal(const Tensor& y, float std, NoiseKey key, Scalar<std::int64_t> first) {
   visit_real(y.dtype(), [&]<class T>() {
     const std::int64_t width = y.shape().last();
     parallel_for(y.shape().rows(), std::max<std::int64_t>(1, kChunk / width),
                  [&](std::int64_t begin, std::int64_t end) {
                    float drawn[kNormals];
                    for (std::int64_t r = begin; r < end; ++r) {
-                     const auto row = static_cast<std::uint64_t>(first + r);
+                     const auto row = static_cast<std::uint64_t>(first.get() + r);
                      for (std::int64_t c = 0; c < width; c += kNormals) {
                        normals(key, row << 32 | static_cast<std::uint64_t>(c), drawn);
                        const std::int64_t n = std::min<std::int64_t>(kNormals, width - c);

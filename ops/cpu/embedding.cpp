@@ -20,7 +20,7 @@ void add_row(T* to, const T* from, std::int64_t width) {
 }  // namespace
 
 void CpuKernels::embedding(const Tensor& y, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                           std::int64_t first) {
+                           Scalar<std::int64_t> first) {
   visit_real(wpe.dtype(), [&]<class T>() {
     const std::int64_t length = tokens.shape().last(), width = wte.shape().last();
     const std::int64_t grain = std::max<std::int64_t>(1, 16384 / width);
@@ -33,7 +33,7 @@ void CpuKernels::embedding(const Tensor& y, const Tensor& tokens, const Tensor& 
           read_packed_row(wte, id, y.data<float>() + i * width);
           token = out;
         }
-        const T* const position = wpe.data<T>() + (first + i % length) * width;
+        const T* const position = wpe.data<T>() + (first.get() + i % length) * width;
         for_vectors<T>(width, [&](std::int64_t c, int count) {
           store_part(out + c, load_part(token + c, count) + load_part(position + c, count), count);
         });

@@ -29,7 +29,8 @@ inline void normals(const NoiseKey& key, std::uint64_t first, float* out) {
     c0[k] = static_cast<std::uint32_t>(block);
     c1[k] = static_cast<std::uint32_t>(block >> 32);
   }
-  std::uint32_t k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
+  const std::uint64_t seed = key.seed.get();
+  std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const auto a = multiply_wide(c0, 0xD2511F53u), b = multiply_wide(c2, 0xCD9E8D57u);
     c0 = b.high ^ c1 ^ k0;

@@ -58,8 +58,8 @@ void CpuKernels::sum(const Into& y, const Tensor& x, double factor) {
   });
 }
 
-double CpuKernels::sum_squares(const Tensor& x) {
-  return visit_real(x.dtype(), [&]<class T>() {
+void CpuKernels::sum_squares(const Tensor& y, const Tensor& x) {
+  *y.data<double>() = visit_real(x.dtype(), [&]<class T>() {
     return sum_chunks<T>(
         x, [](const T* begin, const T* end) { return sum_of_each(begin, end, [](double a) { return a * a; }); });
   });

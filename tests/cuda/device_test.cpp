@@ -86,6 +86,15 @@ TEST_SUITE("cuda") {
     CHECK(why == "f64 is computed on the CPU alone");
   }
 
+  TEST_CASE("--no-graphs: a GPU then makes no graphs of what comes again") {
+    const Library emulated(GRT_EMULATED_LIBRARY);
+    DeviceConfig config = choice("cuda");
+    CHECK(config.open()->uses_graphs());
+    config.no_graphs = true;
+    CHECK(!config.open()->uses_graphs());
+    CHECK(!choice("cpu").open()->uses_graphs());
+  }
+
   // The program, the library that it opens, and all that passes between them.
   TEST_CASE("train, eval and generate compute on the device that --device names") {
     const test::TempDir dir;

@@ -101,6 +101,10 @@ __global__ void overflow(float* y, int large, bool right) {
 
 __global__ void scale_by(float* y, const float* x, float factor) { y[threadIdx.x] = factor * x[threadIdx.x]; }
 
+__global__ void scale_by_first(float* y, const float* x, const float* factor) {
+  y[threadIdx.x] = factor[0] * x[threadIdx.x];
+}
+
 __global__ void much_shared(float* y) {
   float* const s = cuda::dynamic_shared();
   s[threadIdx.x] = 1;
@@ -295,6 +299,67 @@ bool uninitialized_global(bool right) {
   return bench.ones(y, 32);
 }
 
+// What `work` enqueues, kept as a graph.
+template <class F>
+cudaGraphExec_t graph_of(cudaStream_t stream, F&& work) {
+  cudaGraph_t kept = nullptr;
+  cudaGraphExec_t graph = nullptr;
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning");
+  work();
+  cuda_check(cudaStreamEndCapture(stream, &kept), "ending");
+  cuda_check(cudaGraphInstantiate(&graph, kept, 0), "making a graph");
+  cudaGraphDestroy(kept);
+  return graph;
+}
+
+bool stale_pointer(bool right) {
+  Bench bench;
+  float* const y = bench.raw(32);
+  void* x = nullptr;
+  cuda_check(cudaMalloc(&x, 32 * sizeof(float)), "memory");
+  cuda_check(cudaMemsetAsync(x, 0, 32 * sizeof(float), bench.stream), "zeros");
+  const cudaGraphExec_t graph = graph_of(bench.stream, [&] {
+    launch(bench.stream, "scale", scale_by, 1, 32, 0, y, static_cast<const float*>(x), 2.0f);
+    launch(bench.stream, "one more", add_one, 1, 32, 0, y);
+  });
+  if (!right) cudaFree(x);
+  cuda_check(cudaGraphLaunch(graph, bench.stream), "launching a graph");
+  const bool good = bench.ones(y, 32);
+  if (right) cudaFree(x);
+  cudaGraphExecDestroy(graph);
+  return good;
+}
+
+bool frozen_number(bool right) {
+  Bench bench;
+  float *const y = bench.raw(32), *const ones = bench.raw(32), *const factor = bench.counting(2);
+  launch(bench.stream, "ones", scale_by, 1, 32, 0, ones, bench.counting(32), 0.0f);
+  launch(bench.stream, "ones", add_one, 1, 32, 0, ones);
+  const cudaGraphExec_t graph = graph_of(bench.stream, [&] {
+    if (right)
+      launch(bench.stream, "scale", scale_by_first, 1, 32, 0, y, ones, factor);
+    else
+      launch(bench.stream, "scale", scale_by, 1, 32, 0, y, ones, 0.0f);
+  });
+  const float now = 1;  // what the host would have given
+  cuda_check(cudaMemcpyAsync(factor, &now, sizeof now, cudaMemcpyDefault, bench.stream), "a copy");
+  cuda_check(cudaGraphLaunch(graph, bench.stream), "launching a graph");
+  cudaGraphExecDestroy(graph);
+  return bench.ones(y, 32);
+}
+
+bool wait_while_kept(bool right) {
+  Bench bench;
+  float *const x = bench.counting(32), *const y = bench.raw(32);
+  const cudaGraphExec_t graph = graph_of(bench.stream, [&] {
+    launch(bench.stream, "scale", scale_by, 1, 32, 0, y, x, 1.0f);
+    if (!right) cuda_check(cudaStreamSynchronize(bench.stream), "waiting");
+  });
+  cuda_check(cudaGraphLaunch(graph, bench.stream), "launching a graph");
+  cudaGraphExecDestroy(graph);
+  return bench.holds(y, 32, [](int i) { return static_cast<float>(i); });
+}
+
 }  // namespace
 
 std::vector<Fault> faults() {
@@ -306,6 +371,7 @@ std::vector<Fault> faults() {
   const auto same = [](int i) { return static_cast<float>(i); };
   const auto twice = [](int i) { return static_cast<float>((i + 20) % 128 + (i + 40) % 128); };
   const std::string asan = "AddressSanitizer", tsan = "ThreadSanitizer", ubsan = "runtime error", emu = "emu: ERROR";
+  const std::string capturing = "operation not permitted when stream is capturing";
   return {
       {"a read of shared memory before a barrier", mapped(128, read_after_write, rotated), "wrong", "wrong", tsan},
       {"a write to shared memory before a barrier", mapped(128, write_after_read, mirrored), "wrong", "wrong", tsan},
@@ -330,6 +396,9 @@ std::vector<Fault> faults() {
       {"a read by the host that does not wait", early_read, "wrong", "wrong", "wrong", lazy},
       {"a host pointer as an argument", host_pointer, emu, emu, emu},
       {"a read of device memory by the host", host_access, "signal", "signal", "", guard},
+      {"a graph that reads memory which is gone", stale_pointer, emu, emu, emu},
+      {"a graph that keeps a number of its making", frozen_number, "wrong", "wrong", "wrong"},
+      {"a wait while a graph is made", wait_while_kept, capturing, capturing, capturing},
       {"more shared memory than was asked for", too_much_shared, "invalid argument", "invalid argument",
        "invalid argument"},
   };

@@ -3,6 +3,8 @@
 #include <limits>
 #include <utility>
 
+#include "train/host.h"
+
 namespace grt::test {
 namespace {
 
@@ -133,7 +135,18 @@ std::vector<KernelCase> reductions() {
          [](Kernels& k, Outs o, Ins i) { k.sum_rows(o[0], i[0]); }),
       of("sum", "", {into({1})}, {{{70, 131}}}, [](Kernels& k, Outs o, Ins i) { k.sum(o[0], i[0], 0.25); }),
       of("sum", "few", {into({1})}, {{{3}}}, [](Kernels& k, Outs o, Ins i) { k.sum(o[0], i[0], 2); }),
-      number("sum_squares", [](Kernels& k, const Tensor& x) { return k.sum_squares(x); }),
+      number("sum_squares", [](Kernels&, const Tensor& x) { return sum_squares(x); }),
+      number("clip_scale",
+             [](Kernels& k, const Tensor& x) {
+               const Tensor squares = Tensor::empty({1}, DType::f64, x.device()), scale = Tensor::like(squares);
+               double sum = 0;
+               for (const double clip : {0.0, 1.0, 1e9}) {
+                 k.sum_squares(squares, x);
+                 k.clip_scale(scale, squares, clip);
+                 sum += on_host<double>(scale)[0];
+               }
+               return sum;
+             }),
       number("count_not_finite",
              [](Kernels& k, const Tensor& x) {
                const Tensor y = Tensor::like(x);
@@ -308,11 +321,13 @@ std::vector<KernelCase> recurrences() {
   all.push_back(of("adamw", "", {plain(kWide), plain(kWide), plain(kWide)}, {{kWide}, {kWide}, {kWide}, {kWide}},
                    [](Kernels& k, Outs o, Ins i) {
                      const Shape column{i[2].numel(), 1};
-                     const AdamW step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.7, 1 / (1 - 0.9), 1 / (1 - 0.95)};
+                     AdamW step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.7, 1 / (1 - 0.9), 1 / (1 - 0.95)};
                      k.copy({o[0].to}, i[0]);
                      k.copy({o[1].to}, i[1]);
                      k.scale_rows({o[2].to.view(column)}, i[2].view(column), i[2]);  // squares
                      k.adamw(o[0].to, o[1].to, o[2].to, i[3], step);
+                     step.grad_scale = std::numeric_limits<double>::quiet_NaN();
+                     k.adamw(o[0].to, o[1].to, o[2].to, i[3], step);  // changes nothing
                    }));
   return all;
 }

@@ -112,7 +112,7 @@ std::pair<Values, Values> train(Device& device) {
       losses.push_back(
           differentiate(*model, tokens, targets, {.training = true, .key = {3, static_cast<std::uint32_t>(step), 0}}));
     }
-    optimizer.update(step, 1e-2, optimizer.gradient_norm());
+    optimizer.update(step, 1e-2);
   }
   return {losses, host_values(model->params().values())};
 }

@@ -62,6 +62,24 @@ TEST_SUITE("ops") {
       }
   }
 
+  TEST_CASE("clip_scale is the clipping coefficient of the norm, and NaN of one that is not finite") {
+    const Tensor scale = Tensor::empty({1}, DType::f64, cpu());
+    const auto clip_scale = [&](double squares, double clip) {
+      kernels().clip_scale(scale, tensor({1}, {squares}, DType::f64), clip);
+      return values(scale)[0];
+    };
+    for (const double clip : {0.0, 0.5, 3.0}) CHECK(clip_scale(4, clip) == clip_coefficient(2, clip));
+    for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")})
+      for (const double clip : {0.0, 1.0}) CHECK(std::isnan(clip_scale(bad, clip)));
+  }
+
+  TEST_CASE("where the scale of the gradient is NaN nothing is updated") {
+    const Tensor one = tensor({2}, {1, 1});
+    const std::vector<Tensor> pmv{one.clone(), one.clone(), one.clone()};
+    kernels().adamw(pmv[0], pmv[1], pmv[2], one, {0.5, 0.9, 0.95, 1e-8, 0.5, std::nan(""), 10, 20});
+    for (const Tensor& t : pmv) CHECK(values(t) == Values{1, 1});
+  }
+
   TEST_CASE("a parameter whose gradient was always zero only decays") {
     const Tensor p = tensor({3}, {1, -2, 4}), zero = tensor({3}, {0, 0, 0}), m = zero.clone(), v = zero.clone();
     kernels().adamw(p, m, v, zero, {0.5, 0.9, 0.95, 1e-8, 0.5, 1, 10, 20});

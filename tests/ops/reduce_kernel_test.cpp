@@ -1,5 +1,6 @@
 // Reductions against plain sums in double.
 #include "tests/ops/kernel_checks.h"
+#include "train/host.h"
 
 namespace grt {
 
@@ -27,7 +28,7 @@ TEST_SUITE("ops") {
           squares += v * v;
         }
         check_into({0.25 * sum}, {1}, type, [&](const Into& y) { kernels().sum(y, x, 0.25); });
-        CHECK(kernels().sum_squares(x) == doctest::Approx(squares).epsilon(1e-12));
+        CHECK(sum_squares(x) == doctest::Approx(squares).epsilon(1e-12));
       }
     // In float, 1 would vanish beside 2^26.
     Values v(1001, 1.0);
@@ -53,7 +54,7 @@ TEST_SUITE("ops") {
       const Tensor rows = Tensor::empty({131}, DType::f32, cpu()), all = Tensor::empty({1}, DType::f32, cpu());
       kernels().sum_rows(Into{rows}, x);
       kernels().sum(Into{all}, x, 1);
-      return std::vector{rows, all, tensor({1}, {kernels().sum_squares(x)}, DType::f64)};
+      return std::vector{rows, all, tensor({1}, {sum_squares(x)}, DType::f64)};
     });
   }
 }

@@ -1,8 +1,5 @@
 #include "tests/ranks/training.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <sstream>
 
 #include "tests/train/oracle_models.h"
@@ -10,24 +7,6 @@
 #include "train/trainer.h"
 
 namespace grt::test {
-namespace {
-
-// A process prints what it trains; here nobody reads it.
-class Quiet {
- public:
-  Quiet() { std::fflush(stdout), keep_ = dup(1), reopen("/dev/null"); }
-  ~Quiet() { std::fflush(stdout), dup2(keep_, 1), close(keep_); }
-
- private:
-  static void reopen(const char* file) {
-    const int fd = open(file, O_WRONLY);
-    dup2(fd, 1);
-    close(fd);
-  }
-  int keep_;
-};
-
-}  // namespace
 
 Trained train(const Training& training, Comm& comm, const fs::path& out, std::int64_t until) {
   Json json = read_json((oracle(training.model) / "config.json").string());

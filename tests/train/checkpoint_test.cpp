@@ -188,15 +188,16 @@ TEST_SUITE("train") {
     CHECK(model->params().find("wte.weight")->var.value().data<float>()[15 * 12] == 0);
   }
 
-  TEST_CASE("decay reaches every matrix once and no vector; clipping scales the whole gradient once") {
+  TEST_CASE(
+      "decay reaches every matrix once and no vector; the norm is the whole gradient's, and updates nothing if not "
+      "finite") {
     auto model = toy(1);
     Params& params = model->params();
     Optimizer optimizer(params, {0.9, 0.95, 1e-8, 0.1, 1.0});
     params.clear_gradients();
     params.complete_gradients();  // all zero: only decay moves anything
     const Tensor before = params.values().clone();
-    CHECK(optimizer.gradient_norm() == 0);
-    optimizer.update(0, 0.5, 0);
+    CHECK(optimizer.update(0, 0.5) == 0);
     for (const Param& p : params.all()) {
       const auto was = test::values(before.range(p.offset, p.shape)), is = test::values(p.var.value());
       const double factor = p.shape.rank() >= 2 ? 1 - 0.5 * 0.1 : 1.0;
@@ -210,7 +211,13 @@ TEST_SUITE("train") {
       test::cpu().copy(p.var.sink().into().to.raw(), g.raw(), g.bytes());
       for (const double v : test::values(g)) squares += v * v;
     }
-    CHECK(optimizer.gradient_norm() == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+    const double norm = optimizer.update(1, 0);
+    CHECK(norm == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+
+    const Tensor last = params.values().clone();
+    params.gradients().data<float>()[3] = std::numeric_limits<float>::infinity();
+    CHECK(std::isinf(optimizer.update(2, 0.5)));
+    CHECK(test::same_bits(params.values(), last));
   }
 
   TEST_CASE("the first gradient that is not finite is named, the norm before the others") {

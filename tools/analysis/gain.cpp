@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/kernels.h"
+#include "train/host.h"
 
 namespace grt {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 // The cube root of the rounding of f64: where the errors of a central difference, of rounding and of curvature, meet.
 constexpr double kRelativeStep = 6e-6;
 
-double length(const Tensor& x) { return std::sqrt(x.device().kernels().sum_squares(x)); }
+double length(const Tensor& x) { return std::sqrt(sum_squares(x)); }
 
 // x + step v, in f64.
 Tensor moved(const Tensor& x, const Tensor& v, double step) {

@@ -20,7 +20,9 @@ TrainingStep::TrainingStep(Json json, const std::string& where, const StepShape&
     : device_(device),
       model_(bench_model(std::move(json), where, shape.context_length, device)),
       optimizer_(with_gradients(model_->params()), {0.9, 0.95, 1e-8, 0.1, 1.0}),
-      recompute_(shape.recompute) {
+      recompute_(shape.recompute),
+      noise_seed_(device),
+      graphs_(device) {
   const BackboneConfig& config = model_->config();
   const Shape ids{shape.batch_size, config.context_length};
   inputs_ = random_ids(ids, config.vocab_size, 1, device);
@@ -40,10 +42,12 @@ double TrainingStep::run() {
   const double seconds = seconds_of([&] {
     Params& params = model_->params();
     params.clear_gradients();
-    const Pass pass{.training = true, .key = {1337, static_cast<std::uint32_t>(step_), 0}, .recompute = recompute_};
-    {
+    if (device_.uses_graphs()) params.complete_gradients();  // as in train/trainer.cpp
+    noise_seed_.set(static_cast<std::uint64_t>(step_));
+    graphs_.run(0, [&] {
       std::optional<Hold> hold;
-      if (!recompute_) hold.emplace(params.values());  // as in train/trainer.cpp
+      if (!recompute_) hold.emplace(params.values());
+      const Pass pass{.training = true, .key = {noise_seed_, 0, 0}, .recompute = recompute_};
       Tape tape;
       Var loss;
       {
@@ -51,9 +55,9 @@ double TrainingStep::run() {
         loss = model_->loss(inputs_, targets_, model_->depths().full, pass);
       }
       tape.backward(loss, seed_);
-    }
+    });
     params.complete_gradients();
-    optimizer_.update(step_++, 1e-4, optimizer_.gradient_norm());
+    optimizer_.update(step_++, 1e-4);
     device_.sync();
   });
   activations_ = std::max(activations_, static_cast<double>(device_.peak() - before));

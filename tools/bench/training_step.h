@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/graphs.h"
 #include "models/model.h"
 #include "train/optimizer.h"
 
@@ -40,6 +41,8 @@ class TrainingStep {
   Optimizer optimizer_;
   bool recompute_;
   Tensor inputs_, targets_, seed_;
+  LiveScalar<std::uint64_t> noise_seed_;
+  Graphs graphs_;
   std::int64_t step_ = 0;
   double flops_per_token_ = 0, activations_ = 0, peak_ = 0;
 };

@@ -1,0 +1,75 @@
+#include "core/graphs.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace grt {
+namespace {
+constexpr int kTries = 2;
+}  // namespace
+
+// While alive, memory comes from the blocks of graphs.
+class Graphs::ForGraph {
+ public:
+  explicit ForGraph(Device& device) : device_(device) { device_.for_graph_ = true; }
+  ~ForGraph() { device_.for_graph_ = false; }
+  ForGraph(const ForGraph&) = delete;
+  ForGraph& operator=(const ForGraph&) = delete;
+
+ private:
+  Device& device_;
+};
+
+Graphs::Graphs(Device& device) : device_(device) { ++device_.graph_users_; }
+
+Graphs::~Graphs() {
+  entries_.clear();
+  if (--device_.graph_users_ == 0) device_.release_graph_blocks();
+}
+
+bool Graphs::run(std::int64_t key, const std::function<void()>& work) {
+  Entry& entry = entries_[key];
+  if (entry.graph) {
+    entry.graph->launch();
+    return false;
+  }
+  if (!device_.uses_graphs() || entry.meetings == kTries)
+    work();
+  else if (entry.ready)
+    make(entry, work);
+  else
+    try_out(entry, work);
+  return true;
+}
+
+void Graphs::try_out(Entry& entry, const std::function<void()>& work) {
+  const ForGraph blocks(device_);
+  device_.met_host_ = false;
+  work();
+  entry.meetings += device_.met_host_;
+  entry.ready = !device_.met_host_;
+}
+
+void Graphs::make(Entry& entry, const std::function<void()>& work) {
+  const ForGraph blocks(device_);
+  const std::size_t before = device_.graph_blocks_in_use_;
+  device_.begin_graph();
+  try {
+    work();
+  } catch (const Error& e) {
+    try {
+      device_.end_graph();
+    } catch (const Error&) {  // `e` says why
+    }
+    fail("{}: work that was done before cannot be made a graph: {} (--no-graphs does it as it comes)", device_.name(),
+         e.what());
+  }
+  std::unique_ptr<Graph> graph = device_.end_graph();
+  check(device_.graph_blocks_in_use_ <= before,
+        "{}: work that is to become a graph keeps memory, to which each replay would write", device_.name());
+  entry.graph = std::move(graph);
+  entry.graph->launch();
+}
+
+}  // namespace grt
