@@ -6,6 +6,12 @@
 namespace grt {
 namespace {
 constexpr const char* kNames[] = {"full", "mean", "last", "first"};
+
+void check_room(const TokenRun& run, std::int64_t capacity) {
+  check(run.past + run.count <= capacity, "key/value cache: {} + {} tokens do not fit into one of {}", run.past,
+        run.count, capacity);
+}
+
 }  // namespace
 
 KvStrategy kv_strategy(const std::string& name) {
@@ -55,6 +61,25 @@ void KvCache::expect(std::int64_t sequence, std::int64_t count) {
   expected_.push_back({sequence, past, count});
 }
 
+void KvCache::place_runs() {
+  constexpr std::int64_t kWords = sizeof(std::int64_t) / size_of(DType::i32);
+  check(expected_.size() <= lengths_.size(), "key/value cache: {} runs of {} sequences", expected_.size(),
+        lengths_.size());
+  for (const TokenRun& run : expected_) check_room(run, capacity());
+  if (!places_) places_ = Tensor::empty({sequences() * kWords}, DType::i32, slots_.at(0).keys.device());
+  std::vector<std::int64_t> pasts;
+  for (TokenRun& run : expected_) {
+    run.place = places_.data<std::int64_t>() + pasts.size();
+    pasts.push_back(run.past);
+  }
+  places_.device().copy(places_.raw(), pasts.data(), pasts.size() * sizeof(std::int64_t));
+}
+
+void KvCache::replayed(const Shape& tokens) {
+  enter(tokens);
+  leave();
+}
+
 void KvCache::forget(std::int64_t sequence, std::int64_t length) {
   lengths_.at(sequence) = length;
   for (KvSlot& slot : slots_) {
@@ -87,12 +112,11 @@ void KvCache::enter(const Shape& tokens) {
   runs_ = std::exchange(expected_, {});
   entered_.clear();
   for (std::size_t i = 0; i < runs_.size(); ++i) {
-    const auto [sequence, past, count] = runs_[i];
-    check(past + count <= capacity(), "key/value cache: {} + {} tokens do not fit into one of {}", past, count,
-          capacity());
-    for (std::int64_t t = 0; t < count; ++t)
+    const TokenRun& run = runs_[i];
+    check_room(run, capacity());
+    for (std::int64_t t = 0; t < run.count; ++t)
       entered_.push_back(
-          {sequence, past + t, static_cast<std::int64_t>(entered_.size()), static_cast<std::int64_t>(i)});
+          {run.sequence, run.past + t, static_cast<std::int64_t>(entered_.size()), static_cast<std::int64_t>(i)});
   }
   check(static_cast<std::int64_t>(entered_.size()) == tokens.numel(),
         "key/value cache: {} tokens where {} are expected", tokens.numel(), entered_.size());
@@ -130,7 +154,7 @@ void KvCache::take(int application, std::span<const std::int32_t> rows) {
 
 void KvCache::appended(int application) {
   const int in_core = application - layout_.before;
-  if (!holds() || in_core < 0 || in_core >= layout_.core * layout_.steps) return;
+  if (!moves() || in_core < 0 || in_core >= layout_.core * layout_.steps) return;
   const int step = in_core / layout_.core;
   const bool mean = strategy_ == KvStrategy::mean;
   if (mean || step == 0)
@@ -157,7 +181,7 @@ void KvCache::take_up_all() {
 }
 
 void KvCache::leave() {
-  for (int layer = 0; layer < layout_.core && holds(); ++layer) put_back(slots_[layout_.before + layer]);
+  for (int layer = 0; layer < layout_.core && moves(); ++layer) put_back(slots_[layout_.before + layer]);
   for (const Token& token : entered_) lengths_[token.sequence] = token.position + 1;
 }
 

@@ -54,6 +54,13 @@ class KvCache {
   // The next rows of the next pass are `count` tokens of a sequence. If nothing is expected, a pass over tokens (B, T)
   // brings T for each of B sequences.
   void expect(std::int64_t sequence, std::int64_t count);
+  // Puts the numbers of tokens before each run that is expected into the device's memory, where the next pass reads
+  // them: what it enqueues will do for any numbers, a graph's replay included. Not where a pass moves().
+  void place_runs();
+  // A replay did what a pass over the expected tokens (B, T), of all layers and steps, would have done.
+  void replayed(const Shape& tokens);
+  // Are keys and values moved about in a pass, from and to places that the number of tokens before decides?
+  bool moves() const { return strategy_ == KvStrategy::mean || strategy_ == KvStrategy::first; }
   void forget(std::int64_t sequence, std::int64_t length);  // what came after its first `length` tokens
   // Makes a sequence what one of `from` is, a cache that differs in the number of sequences at most.
   void copy_sequence(std::int64_t sequence, const KvCache& from, std::int64_t original);
@@ -82,7 +89,6 @@ class KvCache {
   };
 
   int place(int application) const;
-  bool holds() const { return strategy_ == KvStrategy::mean || strategy_ == KvStrategy::first; }
   static std::vector<TokenRun> runs_of(std::span<const Token> tokens);
   // Elements of token `first` and the count - 1 after it in the same run, of one head.
   static Tensor kept(const Tensor& cache, const Token& first, std::int64_t head, std::int64_t count);
@@ -96,6 +102,7 @@ class KvCache {
   std::vector<KvSlot> slots_;
   std::vector<std::int64_t> lengths_;
   std::vector<TokenRun> expected_, runs_;
+  Tensor places_;  // TokenRun::place of each, i64 in the memory of two i32
   std::vector<Token> entered_, under_way_;
   std::int64_t substituted_ = 0;
   bool routed_ = false;  // there are slots that do not get all tokens

@@ -38,9 +38,10 @@ std::vector<double> Decoder::start(std::span<const int> prompt) {
 
 std::vector<double> Decoder::start(std::span<const std::vector<int>> prompts) {
   sequences_.assign(prompts.size(), {});
+  graphs_.reset();
   cache_.reset();
   if (options_.cached)
-    cache_.emplace(model_.make_cache(static_cast<std::int64_t>(prompts.size()), capacity_, depth_, options_.kv));
+    use(model_.make_cache(static_cast<std::int64_t>(prompts.size()), capacity_, depth_, options_.kv));
   std::vector<Fresh> parts;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     check(!prompts[i].empty(), "the prompt is empty: give at least one token");
@@ -58,7 +59,16 @@ void Decoder::fork(int copies) {
   const auto all = static_cast<std::int64_t>(sequences_.size());
   KvCache copied = model_.make_cache(all, capacity_, depth_, options_.kv);
   for (std::int64_t i = 0; i < all; ++i) copied.copy_sequence(i, *cache_, i / copies);
-  cache_.emplace(std::move(copied));
+  use(std::move(copied));
+}
+
+void Decoder::use(KvCache cache) {
+  graphs_ = std::make_unique<Graphs>(model_.device());
+  cache_.emplace(std::move(cache));
+  const std::int64_t n = cache_->sequences();
+  step_tokens_ = Tensor::empty({1, n}, DType::i32, model_.device());
+  step_logits_ =
+      Tensor::empty({n, model_.config().padded_vocab_size}, model_.params().values().dtype(), model_.device());
 }
 
 std::vector<double> Decoder::next(std::span<const int> ids) {
@@ -134,6 +144,7 @@ std::vector<double> Decoder::after(std::span<const Fresh> parts) {
   exit_depths_.assign(parts.size(), depth_);
   if (!cache_) return run_plain(parts);
   for (const Fresh& part : parts) cache_->expect(part.sequence, part.count);
+  if (is_step(parts)) return step(parts);
   std::optional<Halt> halt;
   const Tensor tokens = tokens_of(parts);
   Pass pass = this->pass();
@@ -152,8 +163,32 @@ std::vector<double> Decoder::after(std::span<const Fresh> parts) {
     if (halt) exit_depths_[i] = halt->depths().at(row);
   }
   const std::vector<double> logits = logits_of(last);
-  const auto V = static_cast<std::size_t>(model_.config().vocab_size);
-  for (std::size_t i = 0; i < parts.size(); ++i) check_finite(std::span(logits).subspan(i * V, V), parts[i].sequence);
+  check_finite(logits, parts);
+  return logits;
+}
+
+// One more token of each sequence, with nothing to be decided on the way and every key and value in a place of its own.
+bool Decoder::is_step(std::span<const Fresh> parts) const {
+  if (options_.exit || options_.count_steps || cache_->moves()) return false;
+  if (static_cast<std::int64_t>(parts.size()) != cache_->sequences()) return false;
+  std::int64_t next = 0;
+  return std::all_of(parts.begin(), parts.end(), [&](const Fresh& p) { return p.sequence == next++ && p.count == 1; });
+}
+
+// The same work for every token: its id and place are read from memory.
+std::vector<double> Decoder::step(std::span<const Fresh> parts) {
+  const std::vector<std::int32_t> ids = ids_of(parts);
+  model_.device().copy(step_tokens_.raw(), ids.data(), step_tokens_.bytes());
+  cache_->place_runs();
+  const bool level = std::all_of(parts.begin(), parts.end(),
+                                 [&](const Fresh& p) { return cache_->length(p.sequence) == cache_->length(0); });
+  const bool called = graphs_->run(level, [&] {
+    const Tensor logits = model_.logits(model_.hidden(step_tokens_, depth_, pass()).value());
+    model_.device().copy(step_logits_.raw(), logits.raw(), step_logits_.bytes());
+  });
+  if (!called) cache_->replayed(step_tokens_.shape());
+  const std::vector<double> logits = host_columns(step_logits_, model_.config().vocab_size);
+  check_finite(logits, parts);
   return logits;
 }
 
@@ -173,13 +208,18 @@ std::vector<double> Decoder::run_plain(std::span<const Fresh> parts) {
   return all;
 }
 
-// (1, N)
-Tensor Decoder::tokens_of(std::span<const Fresh> parts) const {
+std::vector<std::int32_t> Decoder::ids_of(std::span<const Fresh> parts) const {
   std::vector<std::int32_t> ids;
   for (const Fresh& part : parts) {
     const std::vector<int>& window = sequences_[part.sequence].window;
     ids.insert(ids.end(), window.end() - part.count, window.end());
   }
+  return ids;
+}
+
+// (1, N)
+Tensor Decoder::tokens_of(std::span<const Fresh> parts) const {
+  const std::vector<std::int32_t> ids = ids_of(parts);
   const Tensor tokens = Tensor::from<std::int32_t>({1, static_cast<std::int64_t>(ids.size())}, ids, model_.device());
   model_.device().sync();  // before the ids die
   return tokens;
@@ -208,6 +248,12 @@ void Decoder::keep_steps(std::span<const Fresh> parts, std::span<const int> of_r
 // Of each row of z (..., d).
 std::vector<double> Decoder::logits_of(const Tensor& z) const {
   return host_columns(model_.logits(z), model_.config().vocab_size);
+}
+
+// Of logits after each part.
+void Decoder::check_finite(std::span<const double> logits, std::span<const Fresh> parts) const {
+  const auto V = static_cast<std::size_t>(model_.config().vocab_size);
+  for (std::size_t i = 0; i < parts.size(); ++i) check_finite(logits.subspan(i * V, V), parts[i].sequence);
 }
 
 void Decoder::check_finite(std::span<const double> logits, std::int64_t sequence) const {

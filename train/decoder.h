@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "core/graphs.h"
 #include "train/exit_rule.h"
 
 namespace grt {
@@ -69,12 +71,17 @@ class Decoder {
   };
 
   Fresh append(const Feed& feed);
+  void use(KvCache cache);  // instead of the one before
   std::vector<double> after(std::span<const Fresh> parts);
+  bool is_step(std::span<const Fresh> parts) const;
+  std::vector<double> step(std::span<const Fresh> parts);
   std::vector<double> run_plain(std::span<const Fresh> parts);
+  std::vector<std::int32_t> ids_of(std::span<const Fresh> parts) const;
   Tensor tokens_of(std::span<const Fresh> parts) const;
   Pass pass();
   void keep_steps(std::span<const Fresh> parts, std::span<const int> of_rows);
   std::vector<double> logits_of(const Tensor& z) const;
+  void check_finite(std::span<const double> logits, std::span<const Fresh> parts) const;
   void check_finite(std::span<const double> logits, std::int64_t sequence) const;
   void check_id(int id, std::int64_t position) const;
   bool drop_oldest(Sequence& sequence) const;
@@ -86,6 +93,9 @@ class Decoder {
   std::vector<Sequence> sequences_;
   std::optional<KvCache> cache_;
   std::vector<int> exit_depths_;
+  // What step() reads and writes besides the cache, and its graphs: one where all sequences are equally long.
+  Tensor step_tokens_, step_logits_;  // (1, N) i32, (N, padded_vocab_size)
+  std::unique_ptr<Graphs> graphs_;
 };
 
 }  // namespace grt

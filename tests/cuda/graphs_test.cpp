@@ -8,6 +8,7 @@
 #include "ops/kernels.h"
 #include "tests/cuda/modes.h"
 #include "tests/train/oracle_models.h"
+#include "train/decoder.h"
 #include "train/host.h"
 #include "train/trainer.h"
 
@@ -86,6 +87,18 @@ Trained train(Device& device, const char* architecture, bool recompute = false) 
     if (record.contains("loss")) trained.norms.push_back(record["grad_norm"]);
   }
   return trained;
+}
+
+// The logits of a few sequences that grow side by side, equally long or not.
+Values decode(Device& device, const std::string& name, KvStrategy kv, bool level) {
+  const auto model = load_model(test::oracle(name), device);
+  Decoder decoder(*model, {.kv = kv}, 12);
+  std::vector<std::vector<int>> prompts{{1, 2, 3}, {4, 5, 6}};
+  if (!level) prompts[1].pop_back();
+  Values all = decoder.start(prompts);
+  for (int t = 0; t < 5; ++t)
+    for (const double logit : decoder.next(std::vector<int>{t + 1, 2 * t})) all.push_back(logit);
+  return all;
 }
 
 TEST_SUITE("cuda") {
@@ -232,6 +245,24 @@ TEST_SUITE("cuda") {
     CHECK(counted.made() == 1);
     emulated.device().use_graphs(false);
     CHECK(replayed.weights == train(emulated.device(), "mor").weights);
+  }
+
+  TEST_CASE("decoding with graphs has the bits of decoding without, of sequences equally long or not") {
+    const std::vector<std::pair<std::string, KvStrategy>> cases{
+        {"grt", KvStrategy::full}, {"grt", KvStrategy::last}, {"grt", KvStrategy::mean}, {"poisson", KvStrategy::full}};
+    for (const auto& [name, kv] : cases)
+      for (const bool level : {true, false}) {
+        CAPTURE(name);
+        CAPTURE(name_of(kv));
+        CAPTURE(level);
+        test::Emulated emulated({emu::Order::random, emu::Streams::lazy});
+        const Counted counted;
+        const Values replayed = decode(emulated.device(), name, kv, level);
+        CHECK(counted.launched() == (kv == KvStrategy::mean ? 0 : 4));
+        emulated.device().use_graphs(false);
+        CHECK(replayed == decode(emulated.device(), name, kv, level));
+        CHECK(difference(replayed, decode(test::cpu(), name, kv, level)) <= 1e-4);
+      }
   }
 }
 
