@@ -164,9 +164,9 @@ TEST_SUITE("cuda") {
     const test::Outcome train = bench({"train"});
     REQUIRE_MESSAGE(train.code == 0, train.err);
     json = read_json(file);
-    // Weights, gradients and moments, and less than a process takes.
+    // Weights, gradients and moments, the products' workspace, and less than a process takes.
     CHECK(json["results"][1]["peak_resident_bytes"] > json["results"][1]["state_bytes"]);
-    CHECK(json["results"][1]["peak_resident_bytes"] < 1 << 24);
+    CHECK(json["results"][1]["peak_resident_bytes"] < 40 << 20);
 
     CHECK(contains(bench({"gemm", "--openblas", "libopenblas.so.0"}).err, "computes on the CPU alone, not with"));
     CHECK(contains(bench({"train", "--torch", "tuned"}).err, "--torch: tuned is for --device cpu, not cuda:0"));

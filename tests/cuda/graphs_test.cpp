@@ -217,6 +217,28 @@ TEST_SUITE("cuda") {
     CHECK(noise(device, 3) == noise(device, 3));
   }
 
+  TEST_CASE("a replay attends to all keys that there are by then") {
+    test::Emulated emulated({});
+    Device& device = emulated.device();
+    const auto there = [&](Shape shape, int seed) {
+      const Tensor from = test::randn(shape, seed, DType::f32), to = Tensor::empty(shape, DType::f32, device);
+      device.copy(to.raw(), from.raw(), to.bytes());
+      return to;
+    };
+    constexpr std::int64_t kCapacity = 300;
+    const Tensor qkv = there({2, 1, 48}, 1), keys = there({2, 2, kCapacity, 8}, 2), values = there(keys.shape(), 3);
+    const Tensor out = there({2, 1, 16}, 4), expected = there({2, 1, 16}, 5);
+    LiveScalar<std::int64_t> past(device);
+    Graphs graphs(device);
+    for (const std::int64_t place : {3, 4, 127, 128, 200, 255, 256, 299}) {
+      CAPTURE(place);
+      past.set(place);
+      graphs.run(0, [&] { device.kernels().attention_cached(out, keys, values, qkv, past, 2); });
+      device.kernels().attention_cached(expected, keys, values, qkv, place, 2);
+      CHECK(test::values(out) == test::values(expected));
+    }
+  }
+
   TEST_CASE("training with graphs has the bits of training without, and takes the CPU's way") {
     for (const bool recompute : {false, true}) {
       CAPTURE(recompute);
