@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <sstream>
 
 #include "core/safetensors.h"
 #include "tests/support.h"
@@ -275,6 +276,41 @@ TEST_SUITE("tools") {
                      f.tensors.push_back({"wpe.weight", f["transformer.wpe.weight"].tensor});
                    }),
                    "transformer.wpe.weight and wpe.weight are one name"));
+  }
+
+  TEST_CASE("a plain reader in Python computes the logits of a trained model from what is exported") {
+    const fs::path reader = fs::path(GRT_TEST_DIR) / "tools/read_gpt2.py";
+    const std::vector<std::int32_t> ids{5, 9, 2, 60, 96, 0, 33};
+    for (const char* gelu : {"erf", "tanh"}) {
+      const TempDir dir;
+      const Outcome trained = run_tool("train", {"--model",        (oracle("dense") / "config.json").string(),
+                                                 "--bias",         "true",
+                                                 "--gelu",         gelu,
+                                                 "--data-train",   (oracle("dense") / "tokens.bin").string(),
+                                                 "--out",          (dir / "run").string(),
+                                                 "--steps",        "3",
+                                                 "--lr",           "0.03",
+                                                 "--warmup-steps", "1",
+                                                 "--batch-size",   "2",
+                                                 "--device",       "cpu"});
+      REQUIRE_MESSAGE(trained.code == 0, trained.err);
+      convert_well("grt", "hf", dir / "run", dir / "hf");
+      Words words{(dir / "hf").string()};
+      for (const std::int32_t id : ids) words.push_back(std::to_string(id));
+      const Outcome read = run_tool(reader.string(), words);
+      REQUIRE_MESSAGE(read.code == 0, read.err);
+
+      const auto model = load_model((dir / "run").string(), cpu(), DType::f64);
+      const Tensor tokens = Tensor::from<std::int32_t>({1, 7}, ids, cpu());
+      const Tensor last =
+          model->hidden(tokens, model->depths().full, {}).value().view({7, model->config().d_model}).rows(6, 1);
+      const std::vector<double> expected = values(model->logits(last));
+      std::istringstream lines(read.out);
+      double logit = 0;
+      std::size_t count = 0;
+      for (; lines >> logit; ++count) CHECK(std::abs(logit - expected.at(count)) < 1e-5);
+      CHECK(static_cast<std::int64_t>(count) == model->config().vocab_size);
+    }
   }
 
   TEST_CASE("a configuration that our model cannot follow is an error that names the key") {

@@ -106,7 +106,8 @@ TEST_SUITE("tools") {
       const int full = model->depths().full;
       const auto requests = some_requests(50, model->config().context_length, model->config().vocab_size);
       for (ScoreOptions options : {ScoreOptions{.depths = {full}}, ScoreOptions{.depths = {1, full}},
-                                   ScoreOptions{.depths = {full}, .kv = KvStrategy::mean}}) {
+                                   ScoreOptions{.depths = {full}, .kv = KvStrategy::mean},
+                                   ScoreOptions{.depths = {full}, .kv = KvStrategy::first}}) {
         if (options.kv != KvStrategy::full && !model->reduces_kv()) continue;
         CAPTURE(options.depths.size());
         CAPTURE(name_of(options.kv));
