@@ -8,28 +8,19 @@
 namespace grt::cuda {
 namespace {
 
-__global__ void round_kernel(Bf16* y, const float* x, std::int64_t n, std::int64_t run, std::int64_t stride) {
-  const std::int64_t i = 4 * global_index();
-  if (i >= n) return;
-  const float4 four = *reinterpret_cast<const float4*>(x + i / run * stride + i % run);
-  *reinterpret_cast<uint2*>(y + i) = {pair_of(four.x, four.y), pair_of(four.z, four.w)};
-}
-
 __global__ void widen_kernel(float* y, bool add, const Bf16* x, std::int64_t n) {
   const std::int64_t i = global_index();
   if (i < n) put(y + i, add, __bfloat162float(x[i]));
 }
 
-// A copy in bf16 of the first `run` elements of each matrix of the last two extents: (matrices, run). All extents are
-// multiples of 4.
-Tensor rounded(cudaStream_t stream, const Tensor& x, std::int64_t run) {
+// A copy in bf16 of the first `run` elements, a multiple of 8, of each matrix of the last two extents: (matrices, run).
+Tensor rounded(CudaKernels& k, const Tensor& x, std::int64_t run) {
   const std::int64_t stride = x.dim(-2) * x.dim(-1);
-  const Tensor y = Tensor::empty({x.numel() / stride, run}, DType::bf16, x.device());
-  launch(stream, "rounding to bf16", round_kernel, blocks_of(y.numel() / 4, kBlock), kBlock, 0, y.data<Bf16>(), f32(x),
-         y.numel(), run, stride);
+  Tensor y;
+  k.round(y, {f32(x), DType::f32, x.numel() / stride, run, stride, false}, x.device());
   return y;
 }
-Tensor rounded(cudaStream_t stream, const Tensor& x) { return rounded(stream, x, x.dim(-2) * x.dim(-1)); }
+Tensor rounded(CudaKernels& k, const Tensor& x) { return rounded(k, x, x.dim(-2) * x.dim(-1)); }
 
 void widen(cudaStream_t stream, const Into& y, const Tensor& x) {
   launch(stream, "widening from bf16", widen_kernel, blocks_of(x.numel(), kBlock), kBlock, 0, f32(y.to), y.add,
@@ -103,7 +94,7 @@ bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& 
                        const Tensor& qkv) {
   const std::optional<Way> way = way_of(k, Pass::forward, call, out.device());
   if (!way) return false;
-  const Tensor x = rounded(k.stream, qkv);
+  const Tensor x = rounded(k, qkv);
   if (way->library) {
     const Tensor y = Tensor::empty(out.shape(), DType::bf16, out.device());
     way->library->forward(way->shape, y.raw(), f32(lse), x.raw(), scratch_of(way->scratch, out.device()).raw());
@@ -124,8 +115,7 @@ bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& 
                              qkv);
   if (!way_of(k, Pass::forward, call, out.device())) return false;
   const std::int64_t run = (e.past.known() + e.queries) * e.width;
-  const Tensor q = rounded(k.stream, qkv), all_keys = rounded(k.stream, keys, run),
-               all_values = rounded(k.stream, values, run);
+  const Tensor q = rounded(k, qkv), all_keys = rounded(k, keys, run), all_values = rounded(k, values, run);
   flash_attention(call, f32(out), nullptr, q.data<Bf16>(), all_keys.data<Bf16>(), all_values.data<Bf16>(),
                   {call.heads * run, run, e.width});
   return true;
@@ -135,9 +125,9 @@ bool attention_backward_in_bf16(CudaKernels& k, const AttentionCall& call, const
                                 const Tensor& qkv, const Tensor& out, const Tensor& lse) {
   const std::optional<Way> way = way_of(k, Pass::backward, call, out.device());
   if (!way) return false;
-  const Tensor x = rounded(k.stream, qkv), dy = rounded(k.stream, dout);
+  const Tensor x = rounded(k, qkv), dy = rounded(k, dout);
   if (way->library) {
-    const Tensor y = rounded(k.stream, out), dx = Tensor::empty(qkv.shape(), DType::bf16, out.device());
+    const Tensor y = rounded(k, out), dx = Tensor::empty(qkv.shape(), DType::bf16, out.device());
     way->library->backward(way->shape, dx.raw(), dy.raw(), x.raw(), y.raw(), f32(lse),
                            scratch_of(way->scratch, out.device()).raw());
     widen(k.stream, dqkv, dx);

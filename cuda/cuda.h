@@ -88,6 +88,10 @@ struct CudaKernels final : Kernels {
   void clip_scale(const Tensor&, const Tensor&, double) override;
   void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AdamW&) override;
 
+  // round.cu: to (x.rows, rounded_stride(x.columns)) = x in bf16; its memory is taken if it has none. x is not
+  // transposed.
+  void round(Tensor& to, const Matrix& x, Device& device);
+
   cudaStream_t stream;
   DType products;  // of f32 tensors: f32 or bf16 (core/device.h, open_cpu)
   Blas blas;
@@ -101,8 +105,6 @@ struct CudaKernels final : Kernels {
     Tensor copy;
   };
   Operand operand(const Factor& factor);
-  // to (x.rows, rounded_stride(x.columns)) = x in bf16; its memory is taken if it has none. x is not transposed.
-  void round(Tensor& to, const Matrix& x, Device& device);  // round.cu
   void multiply(const Into& y, Columns columns, const Matrix& a, const Matrix& b, const Tensor& bias);
   void packed_matmul(const Into& y, Columns columns, const Tensor& x, const Factor& w, const Tensor& bias);
 };

@@ -1,18 +1,11 @@
 // Factors of products in bf16: copies, rounded to the nearest value, ties to even.
-#include <cuda_bf16.h>
-
-#include "cuda/device.cuh"
+#include "cuda/mma.cuh"
 #include "ops/hold.h"
 
 namespace grt::cuda {
 namespace {
 
 constexpr int kEach = 8;  // elements of a thread: 16 bytes of bf16
-
-__device__ std::uint32_t pair(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-  return __bfloat16_as_ushort(both.x) | std::uint32_t{__bfloat16_as_ushort(both.y)} << 16;
-}
 
 // to (rows, chunks of kEach) = x, of `columns` columns and rows `stride` elements apart; zeros behind the last column.
 // aligned: a chunk of x that is whole can be read as two float4.
@@ -31,7 +24,7 @@ __global__ void round_kernel(uint4* to, const float* x, std::int64_t rows, std::
     a = {at(0), at(1), at(2), at(3)};
     b = {at(4), at(5), at(6), at(7)};
   }
-  to[i] = {pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w)};
+  to[i] = {pair_of(a.x, a.y), pair_of(a.z, a.w), pair_of(b.x, b.y), pair_of(b.z, b.w)};
 }
 
 }  // namespace
