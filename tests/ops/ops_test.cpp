@@ -42,8 +42,8 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
 }
 
 // The value and, for a differentiable case, the gradients under a random seed gradient.
-std::vector<Tensor> evaluate(const OpCase& c, DType dtype) {
-  const std::vector<Var> inputs = make_inputs(c, dtype, test::cpu());
+std::vector<Tensor> evaluate(const OpCase& c, DType dtype, Device& device = test::cpu()) {
+  const std::vector<Var> inputs = make_inputs(c, dtype, device);
   if (!c.differentiable) return {c.run(inputs).value()};
   Tape tape;
   Var out;
@@ -241,8 +241,11 @@ TEST_SUITE("ops") {
     std::vector<OpCase> cases = bench_cases();
     std::erase_if(cases, [](const OpCase& c) { return !c.variant.starts_with("nano"); });
     REQUIRE(cases.size() > 20);
+    const std::unique_ptr<Device> rounding = open_cpu(DType::bf16);
+    Device* const devices[] = {&test::cpu(), rounding.get()};
     std::vector<std::vector<Tensor>> quiet;
-    for (const OpCase& c : cases) quiet.push_back(evaluate(c, DType::f32));
+    for (Device* device : devices)
+      for (const OpCase& c : cases) quiet.push_back(evaluate(c, DType::f32, *device));
     std::atomic<bool> busy = true;
     std::vector<std::jthread> others(2 * allowed_cpus());
     for (std::jthread& other : others)
@@ -252,10 +255,11 @@ TEST_SUITE("ops") {
       });
     set_thread_count(3);
     for (int round = 0; round < 2; ++round)
-      for (std::size_t i = 0; i < cases.size(); ++i) {
-        const std::vector<Tensor> loaded = evaluate(cases[i], DType::f32);
+      for (std::size_t i = 0; i < quiet.size(); ++i) {
+        const OpCase& c = cases[i % cases.size()];
+        const std::vector<Tensor> loaded = evaluate(c, DType::f32, *devices[i / cases.size()]);
         for (std::size_t j = 0; j < loaded.size(); ++j)
-          CHECK_MESSAGE(test::same_bits(loaded[j], quiet[i][j]), cases[i].name(), ": result ", j);
+          CHECK_MESSAGE(test::same_bits(loaded[j], quiet[i][j]), c.name(), ": result ", j);
       }
     busy = false;
     set_thread_count(allowed_cpus());
