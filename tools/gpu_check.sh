@@ -49,7 +49,7 @@ while [[ $# -gt 0 ]]; do
 done
 [[ $minutes =~ ^[1-9][0-9]{0,2}$ ]] || fail "--minutes must be a whole number from 1 to 999, not '$minutes'"
 
-if ! gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -n 1) || [[ -z $gpu ]]; then
+if ! gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | sed -n 1p) || [[ -z $gpu ]]; then
   echo "gpu_check: there is no GPU here (nvidia-smi names none); nothing was checked"
   exit 0
 fi

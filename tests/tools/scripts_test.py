@@ -166,10 +166,10 @@ class Scripts(unittest.TestCase):
         self.assertIn("there is no GPU here", result.stdout)
         self.assertFalse((self.directory / "out").exists())
 
-    def run_gpu_check(self, loss):
+    def run_gpu_check(self, loss, cases="echo '[doctest] test cases:  7 |  7 passed | 0 failed | 1 skipped'"):
         """Over programs that answer like the real ones, and a Python without PyTorch; the k-th loss is `loss`."""
         self.write_program("python", "exit 1")
-        self.write_program("grt_gpu_tests", "echo '[doctest] test cases:  7 |  7 passed | 0 failed | 1 skipped'")
+        self.write_program("grt_gpu_tests", cases)
         self.write_program("train", f"""
             graphs=yes
             while [ $# -gt 0 ]; do
@@ -187,7 +187,8 @@ class Scripts(unittest.TestCase):
             """)
         self.write_program("bench", """
             while [ $# -gt 1 ]; do shift; done
-            echo '{"results": [{"name": "peak"}, {"ms_per_token": 1.5, "peak_device_bytes": 3000000}]}' > "$1"
+            echo '{"results": [{"name": "peak"}, {"ms_per_token": 1.5, "peak_device_bytes": 3000000},
+              {"tokens_per_s": 4e5, "peak_resident_bytes": 5e9}]}' > "$1"
             """)
         result = self.run_script("gpu_check.py", "--bin", self.directory, "--out", self.directory / "out", "--gpu",
                                  "a GPU, 580.1", "--python", self.directory / "python")
@@ -203,15 +204,24 @@ class Scripts(unittest.TestCase):
         self.assertIn("without graphs 350 tokens/s, MFU 25.0 %; losses differ by 0", rows["training grt-small"]["text"])
         self.assertIn("1.500 ms/token, 3 MB", rows["decoding gpt2-small"]["text"])
         self.assertEqual(rows["attention, own and cuDNN's"]["text"], "left out: this build has no cuDNN")
-        self.assertIn("has no PyTorch that sees the GPU", rows["grt-medium beside PyTorch installed"]["text"])
+        self.assertIn("400000 tokens/s, 5.0 GB;", rows["grt-medium beside PyTorch"]["text"])
+        self.assertIn("has no PyTorch that sees the GPU", rows["grt-medium beside PyTorch"]["text"])
         self.assertFalse((self.directory / "out/runs/gpt2-small").exists())
 
     def test_gpu_check_fails_where_losses_differ_and_goes_on(self):
         result, file = self.run_gpu_check("$((9 - k))$([ $graphs = no ] && echo .5)")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("losses differ by 0.5; 0.02 is allowed", file["results"]["training gpt2-small"]["text"])
+        self.assertIn("losses differ by 0.5; 1e-05 is allowed", file["results"]["training gpt2-small"]["text"])
         self.assertEqual(file["results"]["training beside the CPU"]["state"], "ok")
         self.assertEqual(file["results"]["decoding grt-small"]["state"], "ok")
+
+    def test_gpu_check_is_not_content_with_answers_of_another_kind(self):
+        result, file = self.run_gpu_check("$((9 - k))", cases="exit 1")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(file["results"]["kernels and models beside the CPU"]["text"], "FAILED: no output")
+        result, file = self.run_gpu_check("nothing")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("FAILED: JSONDecodeError", file["results"]["training gpt2-small"]["text"])
 
     # --- studies ------------------------------------------------------------------------------------------------------
 
