@@ -105,13 +105,18 @@ def read_log(run):
     return [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines() if "tokens_per_second" in line]
 
 
-def check_cases(check):
-    said = check.run("cases", [check.bin / "grt_gpu_tests"], codes=(0, 1))
+def has_cudnn(check):
+    return (check.bin.parent / "lib" / "grt" / "libgrt_cudnn.so").exists()
+
+
+def check_cases(check, attention, more=()):
+    what = f"cases {attention}"
+    said = check.run(what, [check.bin / "grt_gpu_tests", *more], codes=(0, 1), environment={"GRT_ATTENTION": attention})
     cases = re.search(r"test cases:\s+(\d+) \|\s+(\d+) passed", said)
     if not cases:
         raise Failed((said.strip().splitlines() or ["no output"])[-1])
     if cases[1] != cases[2]:
-        raise Failed(f"{cases[2]} of {cases[1]} test cases passed; see {check.out / 'cases.log'}")
+        raise Failed(f"{cases[2]} of {cases[1]} test cases passed; see {check.out / what}.log")
     return f"{cases[2]} test cases passed", {"passed": int(cases[2])}
 
 
@@ -183,7 +188,7 @@ def check_beside_cpu(check):
 
 
 def check_attention(check):
-    if not (check.bin.parent / "lib" / "grt" / "libgrt_cudnn.so").exists():
+    if not has_cudnn(check):
         raise LeftOut("this build has no cuDNN")
     logs = {}
     for name in ("own", "cudnn"):
@@ -255,7 +260,10 @@ def main():
     make_data(args.out / "tokens.bin")
     check = Check(args)
 
-    check.part("kernels and models beside the CPU", lambda: check_cases(check))
+    check.part("kernels and models beside the CPU", lambda: check_cases(check, "own"))
+    if has_cudnn(check):
+        check.part("cuDNN's attention beside the CPU's",
+                   lambda: check_cases(check, "cudnn", ["--test-case=attention in bf16 and its gradient*"]))
     check.part("training beside the CPU", lambda: check_beside_cpu(check))
     for model in ("gpt2-small", "grt-small"):
         check.part(f"training {model}", lambda: check_training(check, model))

@@ -57,25 +57,32 @@ echo "gpu_check: $gpu"
 mkdir -p "$out"
 build=$out/build
 
-# A toolkit may hold the compiler alone: then cuBLASLt is taken from where PyTorch's packages have it.
-cublas_flags() {
+# A toolkit may hold the compiler alone: then cuBLASLt and cuDNN are taken from where PyTorch's packages have them.
+library_flags() {
   local toolkit packages header library
   toolkit=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")")
-  if [[ -n $(find -L "$toolkit" -name cublasLt.h -print -quit 2> /dev/null) ]]; then return; fi
   packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia
-  header=$(find -L "$packages" -name cublasLt.h -print -quit 2> /dev/null) || true
-  library=$(find -L "$packages" -name 'libcublasLt.so.*' -print -quit 2> /dev/null) || true
-  [[ -n $header && -n $library ]] || return 0
-  echo "-DCUDA_cublasLt_LIBRARY=$library"
-  echo "-DGRT_CUDA_INCLUDE_DIR=$(dirname "$header")"
-  echo "-DCMAKE_CXX_FLAGS=-isystem $(dirname "$header")"
-  echo "-DCMAKE_CUDA_FLAGS=-isystem $(dirname "$header")"
+  found() { find -L "$1" -name "$2" -print -quit 2> /dev/null || true; }
+  header=$(found "$packages" cublasLt.h)
+  library=$(found "$packages" 'libcublasLt.so.*')
+  if [[ -z $(found "$toolkit" libcublasLt.so) && -n $header && -n $library ]]; then
+    echo "-DCUDA_cublasLt_LIBRARY=$library"
+    echo "-DGRT_CUDA_INCLUDE_DIR=$(dirname "$header")"
+    echo "-DCMAKE_CXX_FLAGS=-isystem $(dirname "$header")"
+    echo "-DCMAKE_CUDA_FLAGS=-isystem $(dirname "$header")"
+  fi
+  header=$(found "$packages" cudnn_graph.h)
+  library=$(found "$packages" 'libcudnn.so.*')
+  if [[ -z $(found "$toolkit" libcudnn.so) && -n $header && -n $library ]]; then
+    echo "-DGRT_CUDNN_INCLUDE_DIR=$(dirname "$header")"
+    echo "-DGRT_CUDNN_FILE=$library"
+  fi
 }
 
 compile() {
   local flags=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90 -DGRT_CUDA=ON "-DGRT_HEADERS=$headers") targets more
   if command -v ninja > /dev/null; then flags+=(-G Ninja); fi
-  mapfile -t more < <(cublas_flags)
+  mapfile -t more < <(library_flags)
   cmake -S "$root" -B "$build" "${flags[@]}" "${more[@]}" || return 1
   targets=(train bench grt_cuda grt_gpu_tests)
   if cmake --build "$build" --target help | grep grt_cudnn > /dev/null; then targets+=(grt_cudnn); fi

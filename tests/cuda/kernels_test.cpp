@@ -59,33 +59,36 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
   return worst / std::max(largest, 1e-30);
 }
 
-void compare(const KernelCase& c, Device& device, Device& cpu, bool add, const std::string& which,
-             const std::function<bool(std::size_t)>& wanted) {
+// What is wrong with the device's results, a line each; "" if nothing is.
+std::string compare(const KernelCase& c, Device& device, Device& cpu, bool add, const std::string& which,
+                    const std::function<bool(std::size_t)>& wanted) {
   const Results got = run(c, device, add, wanted), expected = run(c, cpu, add, wanted);
-  CAPTURE(c.name());
-  CAPTURE(which);
-  CAPTURE(add);
-  CHECK(std::abs(got.number - expected.number) <= 1e-12 * std::abs(expected.number));
-  for (std::size_t i = 0; i < got.outputs.size(); ++i) {
-    const double e = error(got.outputs[i], expected.outputs[i]);
-    CHECK_MESSAGE(e <= 1e-5, "output ", i, ": ", e);
-  }
+  std::string wrong;
+  const auto complain = [&](const std::string& what) {
+    wrong += fmt::format("{}, {} {}: {}\n", c.name(), which, add ? "added" : "stored", what);
+  };
+  if (!(std::abs(got.number - expected.number) <= 1e-12 * std::abs(expected.number))) complain("the number");
+  for (std::size_t i = 0; i < got.outputs.size(); ++i)
+    if (const double e = error(got.outputs[i], expected.outputs[i]); !(e <= 1e-5))
+      complain(fmt::format("output {} is off by {:.2g}", i, e));
+  return wrong;
 }
 
 // All results stored, all added to, and each of several alone and left out.
-void check_case(const KernelCase& c, Device& device, Device& cpu = test::cpu()) {
+std::string complaints(const KernelCase& c, Device& device, Device& cpu = test::cpu()) {
   const auto optional = static_cast<std::size_t>(
       std::count_if(c.outputs.begin(), c.outputs.end(), [](const KernelOutput& o) { return o.into; }));
-  compare(c, device, cpu, false, "all", [](std::size_t) { return true; });
-  if (optional == 0) return;
-  compare(c, device, cpu, true, "all", [](std::size_t) { return true; });
-  compare(c, device, cpu, false, "none", [](std::size_t) { return false; });
-  if (optional == 1) return;
+  std::string wrong = compare(c, device, cpu, false, "all", [](std::size_t) { return true; });
+  if (optional == 0) return wrong;
+  wrong += compare(c, device, cpu, true, "all", [](std::size_t) { return true; });
+  wrong += compare(c, device, cpu, false, "none", [](std::size_t) { return false; });
+  if (optional == 1) return wrong;
   for (std::size_t i = 0; i < c.outputs.size(); ++i) {
     if (!c.outputs[i].into) continue;
-    compare(c, device, cpu, false, fmt::format("{} alone", i), [i](std::size_t k) { return k == i; });
-    compare(c, device, cpu, true, fmt::format("all but {}", i), [i](std::size_t k) { return k != i; });
+    wrong += compare(c, device, cpu, false, fmt::format("{} alone", i), [i](std::size_t k) { return k == i; });
+    wrong += compare(c, device, cpu, true, fmt::format("all but {}", i), [i](std::size_t k) { return k != i; });
   }
+  return wrong;
 }
 
 // The value and, for a differentiable case, the gradients under a seed gradient.
@@ -124,8 +127,43 @@ TEST_SUITE("cuda") {
     for (const test::Mode& mode : test::modes()) {
       CAPTURE(mode.name());
       test::Emulated emulated(mode);
-      for (const KernelCase& c : test::kernel_cases()) check_case(c, emulated.device());
+      for (const KernelCase& c : test::kernel_cases()) CHECK(complaints(c, emulated.device()) == "");
     }
+  }
+
+  // Of what every kernel is compared with, this is the test: the CPU does right, the device one thing wrong.
+  TEST_CASE("a kernel that mistakes storing for adding, misses an end or passes it is noticed") {
+    test::Emulated emulated({});
+    const std::vector<KernelCase> all = test::kernel_cases();
+    const auto right =
+        std::find_if(all.begin(), all.end(), [](const KernelCase& c) { return c.function == "multiply"; });
+    REQUIRE(right != all.end());
+    CHECK(complaints(*right, emulated.device()) == "");
+    using Wrong = std::function<void(Kernels&, const Into&, const Tensor&)>;
+    const auto said = [&](const Wrong& wrong) {
+      KernelCase c = *right;
+      c.run = [&](Kernels& k, std::span<const Into> out, std::span<const Tensor> in) {
+        const bool on_cpu = &k == &test::cpu().kernels();
+        if (on_cpu || !out[0]) return right->run(k, out, in);
+        wrong(k, out[0], in[0]);
+        return 0.0;
+      };
+      return complaints(c, emulated.device());
+    };
+    const float s = -1.5f;  // as in the case
+    CHECK(test::contains(said([&](Kernels& k, const Into& y, const Tensor& x) { k.multiply({y.to}, x, s); }), "added"));
+    CHECK(test::contains(said([&](Kernels& k, const Into& y, const Tensor& x) {
+                           k.multiply({y.to, true}, x, s);
+                         }),
+                         "stored"));
+    CHECK(said([&](Kernels& k, const Into& y, const Tensor& x) {
+            const Shape shorter{y.to.numel() - 1};
+            k.multiply({y.to.range(0, shorter), y.add}, x.range(0, shorter), s);
+          }) != "");
+    CHECK(said([&](Kernels& k, const Into& y, const Tensor& x) {
+            k.multiply(y, x, s);
+            y.to.device().zero(y.to.data<float>() + y.to.numel(), sizeof(float));
+          }) != "");
   }
 
   TEST_CASE("products of bf16 factors are the CPU's to 1e-5, stored and added") {
@@ -134,7 +172,7 @@ TEST_SUITE("cuda") {
       CAPTURE(mode.name());
       test::Emulated emulated(mode, DType::bf16);
       for (const KernelCase& c : test::kernel_cases())
-        if (c.function == "matmul") check_case(c, emulated.device(), *cpu);
+        if (c.function == "matmul") CHECK(complaints(c, emulated.device(), *cpu) == "");
     }
   }
 
