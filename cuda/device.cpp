@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "cuda/cuda.h"
 #include "cuda/self_test.h"
@@ -72,7 +74,7 @@ class CudaDevice final : public Device {
  protected:
   void* system_alloc(std::size_t bytes) override {
     void* p = nullptr;
-    const cudaError_t e = cudaMalloc(&p, bytes);
+    const cudaError_t e = cudaMalloc(&p, std::max<std::size_t>(bytes, 1));  // of none it gives a null pointer
     if (e == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       return nullptr;

@@ -175,6 +175,7 @@ void Graph::plan(const Target& target) {
   check_status(cudnnBackendGetAttribute(proposals_.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                         kMostWays, &found, raw.data()),
                "asking for proposals");
+  found = std::min<std::int64_t>(found, kMostWays);  // it may say how many there are
   std::string reason = "it proposes none";
   for (std::int64_t i = 0; i < found; ++i) {
     const Descriptor& way = ways_[static_cast<std::size_t>(i)];

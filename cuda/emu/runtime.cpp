@@ -256,7 +256,8 @@ cudaError_t CUDARTAPI cudaGetLastError() { return std::exchange(runtime.last_err
 
 cudaError_t CUDARTAPI cudaMalloc(void** p, std::size_t bytes) {
   if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
-  return allocate(runtime.device, p, bytes, config.guard);
+  *p = nullptr;
+  return bytes == 0 ? cudaSuccess : allocate(runtime.device, p, bytes, config.guard);
 }
 cudaError_t CUDARTAPI cudaMemGetInfo(std::size_t* free, std::size_t* all) {
   *free = *all = std::size_t{8} << 30;

@@ -140,8 +140,9 @@ class NcclComm final : public Comm {
   template <class F>
   void together(const char* what, F&& calls) {
     nccl_check(ncclGroupStart(), what, nccl_);
-    nccl_check(calls(), what, nccl_);
-    nccl_check(ncclGroupEnd(), what, nccl_);
+    const ncclResult_t called = calls(), ended = ncclGroupEnd();  // an open group would hold up its abortion
+    nccl_check(called, what, nccl_);
+    nccl_check(ended, what, nccl_);
     for (;;) {
       ncclResult_t state = ncclSuccess;
       nccl_check(ncclCommGetAsyncError(nccl_, &state), what, nccl_);
