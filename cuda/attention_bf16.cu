@@ -42,22 +42,11 @@ __global__ void __launch_bounds__(kFlashBlock)
   const std::int64_t b = blockIdx.z, h = blockIdx.y, first = std::int64_t{gridDim.x - 1 - blockIdx.x} * kStanding;
   const std::int64_t end = e.past.get() + std::min(first + kStanding, e.queries);
   const Fragment at;
-  const auto load = [&](std::int64_t begin, int turn) {
-    copy_tile<kWidth, kKeys>(keys + turn * kKeys * kRow, k + cache.at(b, h), cache.row, begin, end);
-    copy_tile<kWidth, kKeys>(values + turn * kKeys * kRow, v + cache.at(b, h), cache.row, begin, end);
-  };
   copy_tile<kWidth, kStanding>(queries, q + from.at(b, h), from.row, first, e.queries);
-  load(0, 0);
-  commit_copies();
   float sum[kWidth / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, total[2] = {};
-  int turn = 0;
-  for (std::int64_t begin = 0; begin < end; begin += kKeys, turn ^= 1) {
-    if (begin + kKeys < end) load(begin + kKeys, turn ^ 1);
-    commit_copies();
-    wait_copies<1>();
-    __syncthreads();
+  const auto body = [&](std::int64_t begin, const Bf16* k_tile, const Bf16* v_tile) {
     float score[kKeys / 8][4] = {};
-    multiply_transposed<kWidth, kKeys>(score, queries + at.warp_row * kRow, keys + turn * kKeys * kRow);
+    multiply_transposed<kWidth, kKeys>(score, queries + at.warp_row * kRow, k_tile);
     const int seen =
         static_cast<int>(e.past.get() + first - begin) + at.row;  // the last of the tile's keys for this row
 #pragma unroll
@@ -66,9 +55,10 @@ __global__ void __launch_bounds__(kFlashBlock)
       for (int i = 0; i < 4; ++i)
         score[n][i] = n * 8 + at.column + i % 2 <= seen + i / 2 * 8 ? e.scale * kLog2e * score[n][i] : -INFINITY;
     take_softmax<kWidth, kKeys>(score, sum, top, total);
-    multiply<kWidth, kKeys>(sum, score, values + turn * kKeys * kRow);
-    __syncthreads();  // the tiles are used up
-  }
+    multiply<kWidth, kKeys>(sum, score, v_tile);
+  };
+  pass_tiles<kWidth, kKeys>({k + cache.at(b, h), cache.row, keys}, {v + cache.at(b, h), cache.row, values}, 0, end,
+                            body);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float all = team_sum(total[r]);

@@ -38,6 +38,34 @@ struct Fragment {
   int row = warp_row + lane_index() / 4, column = lane_index() % 4 * 2;
 };
 
+// Two matrices of a head whose tiles pass together, and the memory of two tiles of each.
+struct Passing {
+  const Bf16* matrix;
+  std::int64_t stride;  // of its rows
+  Bf16* tiles;
+};
+
+// Calls body(begin, a's tile, b's tile) for rows [begin, begin + kRows) of both, from `begin` to `end`, in order; a
+// tile is being copied while body() is at the one before. Copies that were issued before are there at the first call.
+template <int kWidth, int kRows, class F>
+__device__ __forceinline__ void pass_tiles(const Passing& a, const Passing& b, std::int64_t begin, std::int64_t end,
+                                           F&& body) {
+  const auto tile = [](const Passing& p, int turn) { return p.tiles + turn * kRows * kTileRow<kWidth>; };
+  const auto load = [&](std::int64_t first, int turn) {
+    for (const Passing* p : {&a, &b}) copy_tile<kWidth, kRows>(tile(*p, turn), p->matrix, p->stride, first, end);
+  };
+  load(begin, 0);
+  commit_copies();
+  for (int turn = 0; begin < end; begin += kRows, turn ^= 1) {
+    if (begin + kRows < end) load(begin + kRows, turn ^ 1);
+    commit_copies();
+    wait_copies<1>();
+    __syncthreads();
+    body(begin, tile(a, turn), tile(b, turn));
+    __syncthreads();  // the tiles are used up
+  }
+}
+
 // attention_bf16.cu. q lies as in qkv; lse may be null.
 void flash_attention(const AttentionCall& call, float* out, float* lse, const Bf16* q, const Bf16* k, const Bf16* v,
                      Strides cache);

@@ -32,29 +32,18 @@ __global__ void __launch_bounds__(kFlashBlock)
   const std::int64_t b = blockIdx.z, h = blockIdx.y, first = std::int64_t{gridDim.x - 1 - blockIdx.x} * kStanding;
   const std::int64_t end = std::min(first + kStanding, e.queries), rows = (b * gridDim.y + h) * e.queries;
   const Fragment at;
-  const auto load = [&](std::int64_t begin, int turn) {
-    copy_tile<kWidth, kKeys>(keys + turn * kKeys * kRow, k + wide.at(b, h), wide.row, begin, end);
-    copy_tile<kWidth, kKeys>(values + turn * kKeys * kRow, v + wide.at(b, h), wide.row, begin, end);
-  };
   copy_tile<kWidth, kStanding>(queries, q + wide.at(b, h), wide.row, first, end);
   copy_tile<kWidth, kStanding>(douts, dout + narrow.at(b, h), narrow.row, first, end);
-  load(0, 0);
-  commit_copies();
   float row_lse[2], row_delta[2], sum[kWidth / 8][4] = {};
   for (int r = 0; r < 2; ++r) {
     const std::int64_t row = rows + std::min(first + at.row + r * 8, e.queries - 1);
     row_lse[r] = kLog2e * lse[row];
     row_delta[r] = delta[row];
   }
-  int turn = 0;
-  for (std::int64_t begin = 0; begin < end; begin += kKeys, turn ^= 1) {
-    if (begin + kKeys < end) load(begin + kKeys, turn ^ 1);
-    commit_copies();
-    wait_copies<1>();
-    __syncthreads();
+  const auto body = [&](std::int64_t begin, const Bf16* k_tile, const Bf16* v_tile) {
     float score[kKeys / 8][4] = {}, ds[kKeys / 8][4] = {};
-    multiply_transposed<kWidth, kKeys>(score, queries + at.warp_row * kRow, keys + turn * kKeys * kRow);
-    multiply_transposed<kWidth, kKeys>(ds, douts + at.warp_row * kRow, values + turn * kKeys * kRow);
+    multiply_transposed<kWidth, kKeys>(score, queries + at.warp_row * kRow, k_tile);
+    multiply_transposed<kWidth, kKeys>(ds, douts + at.warp_row * kRow, v_tile);
     const int seen = static_cast<int>(first - begin) + at.row;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
@@ -63,9 +52,9 @@ __global__ void __launch_bounds__(kFlashBlock)
         const float p = exp2f(e.scale * kLog2e * score[n][i] - row_lse[i / 2]);
         ds[n][i] = n * 8 + at.column + i % 2 <= seen + i / 2 * 8 ? e.scale * p * (ds[n][i] - row_delta[i / 2]) : 0.0f;
       }
-    multiply<kWidth, kKeys>(sum, ds, keys + turn * kKeys * kRow);
-    __syncthreads();  // the tiles are used up
-  }
+    multiply<kWidth, kKeys>(sum, ds, k_tile);
+  };
+  pass_tiles<kWidth, kKeys>({k + wide.at(b, h), wide.row, keys}, {v + wide.at(b, h), wide.row, values}, 0, end, body);
   store<kWidth>(dq + wide.at(b, h), add, wide.row, sum, at, first, e.queries);
 }
 
@@ -81,24 +70,13 @@ __global__ void __launch_bounds__(kFlashBlock)
   lse += (b * gridDim.y + h) * e.queries;
   delta += (b * gridDim.y + h) * e.queries;
   const Fragment at;
-  const auto load = [&](std::int64_t begin, int turn) {
-    copy_tile<kWidth, kQueries>(queries + turn * kQueries * kRow, q + wide.at(b, h), wide.row, begin, e.queries);
-    copy_tile<kWidth, kQueries>(douts + turn * kQueries * kRow, dout + narrow.at(b, h), narrow.row, begin, e.queries);
-  };
   copy_tile<kWidth, kStanding>(keys, k + wide.at(b, h), wide.row, first, e.queries);
   copy_tile<kWidth, kStanding>(values, v + wide.at(b, h), wide.row, first, e.queries);
-  load(first, 0);
-  commit_copies();
   float key_sum[kWidth / 8][4] = {}, value_sum[kWidth / 8][4] = {};
-  int turn = 0;
-  for (std::int64_t begin = first; begin < e.queries; begin += kQueries, turn ^= 1) {
-    if (begin + kQueries < e.queries) load(begin + kQueries, turn ^ 1);
-    commit_copies();
-    wait_copies<1>();
-    __syncthreads();
+  const auto body = [&](std::int64_t begin, const Bf16* q_tile, const Bf16* dout_tile) {
     float p[kQueries / 8][4] = {}, ds[kQueries / 8][4] = {};
-    multiply_transposed<kWidth, kQueries>(p, keys + at.warp_row * kRow, queries + turn * kQueries * kRow);
-    multiply_transposed<kWidth, kQueries>(ds, values + at.warp_row * kRow, douts + turn * kQueries * kRow);
+    multiply_transposed<kWidth, kQueries>(p, keys + at.warp_row * kRow, q_tile);
+    multiply_transposed<kWidth, kQueries>(ds, values + at.warp_row * kRow, dout_tile);
     const int from = static_cast<int>(first - begin) + at.row, left = static_cast<int>(e.queries - begin);
 #pragma unroll
     for (int n = 0; n < kQueries / 8; ++n)
@@ -109,10 +87,11 @@ __global__ void __launch_bounds__(kFlashBlock)
         p[n][i] = seen ? exp2f(kLog2e * (e.scale * p[n][i] - lse[begin + query])) : 0.0f;
         ds[n][i] = seen ? e.scale * p[n][i] * (ds[n][i] - delta[begin + query]) : 0.0f;
       }
-    multiply<kWidth, kQueries>(value_sum, p, douts + turn * kQueries * kRow);
-    multiply<kWidth, kQueries>(key_sum, ds, queries + turn * kQueries * kRow);
-    __syncthreads();  // the tiles are used up
-  }
+    multiply<kWidth, kQueries>(value_sum, p, dout_tile);
+    multiply<kWidth, kQueries>(key_sum, ds, q_tile);
+  };
+  pass_tiles<kWidth, kQueries>({q + wide.at(b, h), wide.row, queries}, {dout + narrow.at(b, h), narrow.row, douts},
+                               first, e.queries, body);
   store<kWidth>(dk + wide.at(b, h), add, wide.row, key_sum, at, first, e.queries);
   store<kWidth>(dv + wide.at(b, h), add, wide.row, value_sum, at, first, e.queries);
 }

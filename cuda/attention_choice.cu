@@ -31,8 +31,9 @@ Tensor scratch_of(std::int64_t bytes, Device& device) {
   return Tensor::empty({ceil_div(bytes, 4)}, DType::f32, device);
 }
 
-struct Way {
-  Sdpa* library;
+// Who computes a pass: cuDNN, or where `sdpa` is null the kernels of attention_bf16*.cu.
+struct Choice {
+  Sdpa* sdpa;
   std::int64_t scratch;
   SdpaShape shape;
 };
@@ -78,26 +79,26 @@ void compare_with_own(CudaKernels& k, Device& device, std::int64_t width) {
 }
 
 // How a pass is computed; none in the f32 of a device whose products are f32.
-std::optional<Way> way_of(CudaKernels& k, Pass pass, const AttentionCall& call, Device& device) {
+std::optional<Choice> choose(CudaKernels& k, Pass pass, const AttentionCall& call, Device& device) {
   if (k.products != DType::bf16) return {};
   const Extents& e = call.extents;
-  Way way{nullptr, 0, {call.batch, e.queries, call.heads, e.width}};
-  if (e.past.known() == 0) way.library = k.sdpa.library(pass, way.shape, k.stream, &way.scratch);
-  if (way.library && k.sdpa.is_new(e.width)) compare_with_own(k, device, e.width);
-  if (!way.library && !on_tensor_cores(e.width)) return {};
-  return way;
+  Choice choice{nullptr, 0, {call.batch, e.queries, call.heads, e.width}};
+  if (e.past.known() == 0) choice.sdpa = k.sdpa.find(pass, choice.shape, k.stream, &choice.scratch);
+  if (choice.sdpa && k.sdpa.is_new(e.width)) compare_with_own(k, device, e.width);
+  if (!choice.sdpa && !on_tensor_cores(e.width)) return {};
+  return choice;
 }
 
 }  // namespace
 
 bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& lse,
                        const Tensor& qkv) {
-  const std::optional<Way> way = way_of(k, Pass::forward, call, out.device());
-  if (!way) return false;
+  const std::optional<Choice> choice = choose(k, Pass::forward, call, out.device());
+  if (!choice) return false;
   const Tensor x = rounded(k, qkv);
-  if (way->library) {
+  if (choice->sdpa) {
     const Tensor y = Tensor::empty(out.shape(), DType::bf16, out.device());
-    way->library->forward(way->shape, y.raw(), f32(lse), x.raw(), scratch_of(way->scratch, out.device()).raw());
+    choice->sdpa->forward(choice->shape, y.raw(), f32(lse), x.raw(), scratch_of(choice->scratch, out.device()).raw());
     widen(k.stream, {out}, y);
   } else {
     const Bf16 *const q = x.data<Bf16>(), *const keys = q + out.dim(2), *const values = keys + out.dim(2);
@@ -113,7 +114,7 @@ bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& 
   if (e.past.known() == 0)           // as without a cache
     return attention_in_bf16(k, call, out, Tensor::empty({call.batch, call.heads, e.queries}, DType::f32, out.device()),
                              qkv);
-  if (!way_of(k, Pass::forward, call, out.device())) return false;
+  if (!choose(k, Pass::forward, call, out.device())) return false;
   const std::int64_t run = (e.past.known() + e.queries) * e.width;
   const Tensor q = rounded(k, qkv), all_keys = rounded(k, keys, run), all_values = rounded(k, values, run);
   flash_attention(call, f32(out), nullptr, q.data<Bf16>(), all_keys.data<Bf16>(), all_values.data<Bf16>(),
@@ -123,13 +124,13 @@ bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& 
 
 bool attention_backward_in_bf16(CudaKernels& k, const AttentionCall& call, const Into& dqkv, const Tensor& dout,
                                 const Tensor& qkv, const Tensor& out, const Tensor& lse) {
-  const std::optional<Way> way = way_of(k, Pass::backward, call, out.device());
-  if (!way) return false;
+  const std::optional<Choice> choice = choose(k, Pass::backward, call, out.device());
+  if (!choice) return false;
   const Tensor x = rounded(k, qkv), dy = rounded(k, dout);
-  if (way->library) {
+  if (choice->sdpa) {
     const Tensor y = rounded(k, out), dx = Tensor::empty(qkv.shape(), DType::bf16, out.device());
-    way->library->backward(way->shape, dx.raw(), dy.raw(), x.raw(), y.raw(), f32(lse),
-                           scratch_of(way->scratch, out.device()).raw());
+    choice->sdpa->backward(choice->shape, dx.raw(), dy.raw(), x.raw(), y.raw(), f32(lse),
+                           scratch_of(choice->scratch, out.device()).raw());
     widen(k.stream, dqkv, dx);
   } else {
     flash_attention_backward(call, dqkv, dy.data<Bf16>(), x.data<Bf16>(), f32(lse),

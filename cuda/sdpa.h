@@ -40,7 +40,7 @@ class SdpaChoice {
  public:
   // The library and the bytes of scratch that it wants, or null. Throws Error where the environment wants what cannot
   // be.
-  Sdpa* library(Pass pass, const SdpaShape& shape, cudaStream_t stream, std::int64_t* scratch);
+  Sdpa* find(Pass pass, const SdpaShape& shape, cudaStream_t stream, std::int64_t* scratch);
   // True once for each width of heads: is it time to compare with what this backend computes?
   bool is_new(std::int64_t width) { return widths_.insert(width).second; }
 

@@ -5,7 +5,7 @@
 
 namespace grt::cuda {
 
-Sdpa* SdpaChoice::library(Pass pass, const SdpaShape& shape, cudaStream_t stream, std::int64_t* scratch) {
+Sdpa* SdpaChoice::find(Pass pass, const SdpaShape& shape, cudaStream_t stream, std::int64_t* scratch) {
   if (!sought_) seek(stream);
   if (!library_) return nullptr;
   std::string reason;
