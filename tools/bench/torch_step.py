@@ -166,11 +166,11 @@ class Model(nn.Module):
 
     def logits(self, ids, noise=False, caches=None, positions=None):
         """caches: (keys, values) for each application of a block, in order; `positions` of the ids in the sequence."""
-        left = iter(caches or [])
+        left = list(caches or [])
 
         def run(blocks, x):
             for block in blocks:
-                x = block(x, next(left, None), positions)
+                x = block(x, left.pop(0) if left else None, positions)
             return x
 
         x = self.wte(ids) + (self.wpe.weight[:ids.shape[1]] if positions is None else self.wpe(positions))
