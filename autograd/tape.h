@@ -60,6 +60,8 @@ class Var {
   Device& device() const { return value_.device(); }
   Kernels& kernels() const { return value_.device().kernels(); }
   explicit operator bool() const { return static_cast<bool>(value_); }
+  // Is this a handle of the same value, with the same gradient?
+  bool is(const Var& v) const { return slot_ == v.slot_ && value_.raw() == v.value_.raw() && shape() == v.shape(); }
 
   bool wants_grad() const { return slot_ != nullptr; }
   bool has_grad() const { return slot_ && slot_->written; }  // did anything reach it?
@@ -141,17 +143,17 @@ Var record(std::string_view op, Tensor out, std::initializer_list<Var> inputs, B
   return v;
 }
 
-// The same for an operation with two outputs: backward(dfirst, dsecond), of which one may be an empty tensor.
+// The same for an operation with several outputs: backward(douts), one tensor each, of which some may be empty.
 template <class Backward>
-std::pair<Var, Var> record(std::string_view op, Tensor first, Tensor second, std::initializer_list<Var> inputs,
-                           Backward backward) {
-  std::pair<Var, Var> v(std::move(first), std::move(second));
-  observed(op, v.first.value());
-  observed(op, v.second.value());
-  if (recorded(inputs))
-    Tape::recording()->push(op, {&v.first, &v.second}, inputs,
-                            [f = std::move(backward)](const std::vector<Tensor>& dout) { f(dout[0], dout[1]); });
-  return v;
+std::vector<Var> record(std::string_view op, const std::vector<Tensor>& outs, std::initializer_list<Var> inputs,
+                        Backward backward) {
+  std::vector<Var> vars(outs.begin(), outs.end());
+  for (const Tensor& out : outs) observed(op, out);
+  if (!recorded(inputs)) return vars;
+  std::vector<Var*> outputs;
+  for (Var& v : vars) outputs.push_back(&v);
+  Tape::recording()->push(op, std::move(outputs), inputs, std::move(backward));
+  return vars;
 }
 
 // Runs `block` keeping none of its activations; backward() runs it again to get them back.

@@ -54,6 +54,8 @@ struct CudaKernels final : Kernels {
                  float) override;
   void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&, const Tensor&) override;
+  void add_layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                     const Tensor&, const Tensor&, float) override;
   // embedding.cu
   void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t>) override;
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override;
@@ -78,6 +80,11 @@ struct CudaKernels final : Kernels {
   void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override;
   void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, const GateNoise&) override;
+  void gate_step(const NextState&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&,
+                 const StateNoise&, float) override;
+  void gate_step_backward(const Into&, const Into&, const Into&, const Into&, const NextStateGradients&,
+                          const NextState&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                          const GateNoise&) override;
   // exit.cu
   void exit_distribution(const Tensor&, const Tensor&) override;
   void exit_loss(const Tensor&, const Tensor&, const Tensor&, double) override;

@@ -30,33 +30,43 @@ Grt::Anchor Grt::anchor(const Var& h_pre, const Var& embedding, const Pass& pass
   return a;
 }
 
-Var Grt::gate_logit(const Var& h, const Anchor& anchor) const {
-  const Var state = gate_->ln_state(h);
-  const Var hidden = gate_->ln_concat ? gate_->fc_in.whole((*gate_->ln_concat)(concat(state, anchor.gate)))
-                                      : gate_->fc_in(state, anchor.gate);
+// The state as step r reads it: itself, with noise for the core, normalized for the gate.
+GateStep Grt::read(const Var& h, int r, const Pass& pass) const {
+  const Var normed = gate_ && !pass.forced_gate ? gate_->ln_state(h) : Var();
+  return {h, add_noise(h, state_noise(pass), pass.noise(site(r, kStateNoise))), normed};
+}
+
+Var Grt::gate_logit(const Var& normed, const Anchor& anchor) const {
+  const Var hidden = gate_->ln_concat ? gate_->fc_in.whole((*gate_->ln_concat)(concat(normed, anchor.gate)))
+                                      : gate_->fc_in(normed, anchor.gate);
   return gate_->fc_out(silu(hidden));
 }
 
-// One application of the core: x~ = inject([h + eps ; h_pre]), o = core(x~), h <- g h + (1 - g) o.
-Var Grt::recur(const Var& h, const Anchor& anchor, int r, const Pass& pass) const {
-  const float state_noise = pass.training ? static_cast<float>(config_.state_noise) : 0;
-  const float gate_noise = pass.training ? static_cast<float>(config_.gate_noise) : 0;
-
-  const Var noisy = add_noise(h, state_noise, pass.noise(site(r, kStateNoise)));
+// One application of the core: x~ = inject([h + eps ; h_pre]), o = core(x~), h <- g h + (1 - g) o. Where a step is
+// known to follow, the result is as that step reads it; else it has no more than h.
+GateStep Grt::recur(const GateStep& state, const Anchor& anchor, int r, const Pass& pass) const {
+  const auto& [h, noisy, normed] = state;
   const Var x = !inject_ ? noisy : (*inject_)(noisy, anchor.injected ? anchor.injected : inject_->fix(h));
   const Var o = core(x, r, pass);
-  if (!gate_) return o;
-  if (pass.forced_gate) return lerp(h, o, *pass.forced_gate);
-  const Var a = gate_logit(h, anchor);
+  if (!gate_) return {o, {}, {}};
+  if (pass.forced_gate) return {lerp(h, o, *pass.forced_gate), {}, {}};
+  const Var a = gate_logit(normed, anchor);
   pass.show("gate_logit", r + 1, a);
-  return gate_mix(a, h, o, {static_cast<float>(config_.gate_temperature), gate_noise, pass.noise(site(r, kGateNoise))});
+  const GateNoise noise{static_cast<float>(config_.gate_temperature),
+                        pass.training ? static_cast<float>(config_.gate_noise) : 0, pass.noise(site(r, kGateNoise))};
+  if (r + 1 >= pass.steps) return {gate_mix(a, h, o, noise), {}, {}};
+  return gate_step(a, h, o, gate_->ln_state.weight->var, noise,
+                   {state_noise(pass), pass.noise(site(r + 1, kStateNoise))});
 }
 
 RecurrentModel::Unrolled Grt::unroll(const Tensor& tokens, const Pass& pass) const {
   const Var embedding = embed(tokens, pass), h_pre = prelude(embedding, pass);
   pass.show("anchor", 0, h_pre);
   const auto fixed = std::make_shared<Anchor>(anchor(h_pre, embedding, pass));
-  Unrolled u{h_pre, [this, fixed, pass](const Var& h, int r) { return recur(h, *fixed, r, pass); }};
+  Unrolled u{h_pre, [this, fixed, pass, last = GateStep()](const Var& h, int r) mutable {
+               last = recur(last.normed && last.h.is(h) ? last : read(h, r, pass), *fixed, r, pass);
+               return last.h;
+             }};
   u.keep = [fixed](const Tensor& rows) {
     keep_rows(fixed->injected, rows);
     keep_rows(fixed->gate, rows);

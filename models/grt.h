@@ -36,8 +36,11 @@ class Grt final : public RecurrentModel {
   };
 
   Anchor anchor(const Var& h_pre, const Var& embedding, const Pass& pass) const;
-  Var recur(const Var& h, const Anchor& anchor, int r, const Pass& pass) const;
-  Var gate_logit(const Var& h, const Anchor& anchor) const;
+  GateStep read(const Var& h, int r, const Pass& pass) const;
+  GateStep recur(const GateStep& state, const Anchor& anchor, int r, const Pass& pass) const;
+  Var gate_logit(const Var& normed, const Anchor& anchor) const;
+
+  float state_noise(const Pass& pass) const { return pass.training ? static_cast<float>(config_.state_noise) : 0; }
 
   GrtConfig config_;
   std::optional<PairLinear> inject_;

@@ -61,6 +61,7 @@ struct Pass {
   const Halting* halting = nullptr;       // with a cache and one depth, where LanguageModel::halts
   const Look* look = nullptr;             // with `recompute`, sees a step again on the way back
   Reinjection reinjection = Reinjection::prelude;  // grt, poisson; grt's gate keeps its own anchor
+  int steps = 0;  // of the recurrence, at least; exits() knows, and a step may prepare for one that surely follows
 
   NoiseKey noise(std::uint32_t site) const { return {key.seed, key.pass, site}; }
   void show(std::string_view what, int step, const Var& value) const {

@@ -34,7 +34,11 @@ Var RecurrentModel::finish(const Var& h, int depth, const Pass& pass) const {
 
 void RecurrentModel::exits(const Tensor& tokens, std::span<const int> depths, const Pass& pass,
                            const Visit& visit) const {
-  if (!pass.halting) return visit_exits(unroll(tokens, pass), depths, pass, visit);
+  if (!pass.halting) {
+    Pass all = pass;
+    if (!pass.recompute && !depths.empty()) all.steps = depths.back();  // steps that are repeated stand alone
+    return visit_exits(unroll(tokens, all), depths, all, visit);
+  }
   check(pass.cache && depths.size() == 1 && tokens.dim(0) == 1,
         "halting: needs a cache, one depth and tokens (1, N), not {} depths and {}", depths.size(), tokens.shape());
   check_depth(depths[0]);

@@ -74,9 +74,9 @@ struct Block {
       : ln_1(s / "ln_1", c.width, c.bias), attn(s / "attn", c), ln_2(s / "ln_2", c.width, c.bias), mlp(s / "mlp", c) {}
 
   // `own`: what this application of the block adds to its weights.
-  Var operator()(Var x, KvCache* cache = nullptr, int slot = 0, const LowRankBlock& own = {}) const {
-    x = x + attn(ln_1(x), cache, slot, own.attn);
-    return x + mlp(ln_2(x), own.mlp);
+  Var operator()(const Var& x, KvCache* cache = nullptr, int slot = 0, const LowRankBlock& own = {}) const {
+    const auto [h, normed] = ln_2.of_sum(x, attn(ln_1(x), cache, slot, own.attn));
+    return h + mlp(normed, own.mlp);
   }
 };
 

@@ -53,6 +53,7 @@ struct LayerNorm {  // over the last extent
   LayerNorm(const Scope& s, std::int64_t width, bool with_bias)
       : weight(s("weight", {width}, kOnes)), bias(with_bias ? s("bias", {width}, kZeros) : nullptr) {}
   Var operator()(const Var& x) const { return layernorm(x, weight->var, value_of(bias)); }
+  SumAndNorm of_sum(const Var& x, const Var& y) const { return add_layernorm(x, y, weight->var, value_of(bias)); }
 };
 
 }  // namespace grt

@@ -1,5 +1,6 @@
 #include "ops/case_makers.h"
 
+#include <functional>
 #include <numeric>
 
 #include "ops/reference.h"
@@ -201,6 +202,29 @@ OpCase layernorm_case(std::string variant, Shape x, bool bias) {
       .reference = [](Tensors t) { return reference::layernorm(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), 1e-5f); },
       .forward = {0, 2 * count(x)},
       .backward = {0, 3 * count(x)}};
+  if (bias) c.inputs.push_back({{x.last()}});
+  return c;
+}
+
+OpCase add_layernorm_case(std::string variant, Shape x, bool bias) {
+  OpCase c{.op = "add_layernorm",
+           .variant = std::move(variant),
+           .inputs = {{x}, {x}, {{x.last()}}},
+           .run =
+               [](Vars v) {
+                 const SumAndNorm y = add_layernorm(v[0], v[1], v[2], v.size() > 3 ? v[3] : Var());
+                 return lerp(y.sum, y.normed, 0.25f);
+               },
+           .reference =
+               [](Tensors t) {
+                 Values y = reference::each(t[0], t[1], std::plus<>());
+                 const Tensor sum = Tensor::from<double>(t[0].shape(), y, t[0].device());
+                 const Values normed = reference::layernorm(sum, t[2], t.size() > 3 ? t[3] : Tensor(), 1e-5f);
+                 for (std::size_t i = 0; i < y.size(); ++i) y[i] = 0.25 * y[i] + 0.75 * normed[i];
+                 return y;
+               },
+           .forward = {0, 7 * count(x)},
+           .backward = {0, 8 * count(x)}};
   if (bias) c.inputs.push_back({{x.last()}});
   return c;
 }
@@ -411,6 +435,33 @@ OpCase gate_mix_case(std::string variant, Shape s, float tau, float sigma) {
           .forward = {0, 4 * count(s)},
           .backward = {0, 7 * count(s)},
           .tolerance = sigma != 0 ? 1e-6 : 1e-11};  // normals are defined up to the rounding of f32
+}
+
+OpCase gate_step_case(std::string variant, Shape s, float gate_sigma, float state_sigma) {
+  const GateNoise noise{0.8f, gate_sigma, {11, 2, 9}};
+  const StateNoise state_noise{state_sigma, {11, 2, 10}};
+  return {.op = "gate_step",
+          .variant = std::move(variant),
+          .inputs = {{s}, {s}, {s}, {{s.last()}}},
+          .run =
+              [=](Vars v) {
+                const GateStep next = gate_step(v[0], v[1], v[2], v[3], noise, state_noise);
+                return lerp(lerp(next.h, next.noisy, 0.25f), next.normed, 0.5f);
+              },
+          .reference =
+              [=](Tensors t) {
+                Values y = reference::gate_mix(t[0], t[1], t[2], noise);
+                const Values normed =
+                    reference::layernorm(Tensor::from<double>(t[0].shape(), y, t[0].device()), t[3], {}, 1e-5f);
+                for (std::size_t i = 0; i < y.size(); ++i) {
+                  const double draw = static_cast<double>(random_normal(state_noise.key, i));
+                  y[i] = 0.5 * (y[i] + 0.75 * static_cast<double>(state_sigma) * draw) + 0.5 * normed[i];
+                }
+                return y;
+              },
+          .forward = {0, 12 * count(s)},
+          .backward = {0, 16 * count(s)},
+          .tolerance = 1e-6};  // normals are defined up to the rounding of f32
 }
 
 }  // namespace grt::cases

@@ -25,6 +25,8 @@ OpCase linear_columns_case(std::string variant, Shape x, std::int64_t out, std::
 // W [a ; b] in two halves is one product with the concatenation.
 OpCase pair_case(Shape x, std::int64_t out);
 OpCase layernorm_case(std::string variant, Shape x, bool bias);
+// The value is a mixture of the two results, that of gate_step_case of the three.
+OpCase add_layernorm_case(std::string variant, Shape x, bool bias);
 OpCase embedding_case(std::string variant, Shape tokens, std::int64_t ids, std::int64_t vocab, std::int64_t positions,
                       std::int64_t width, std::int64_t first);
 OpCase attention_case(std::string variant, std::int64_t batch, std::int64_t time, std::int64_t width, int heads);
@@ -47,5 +49,6 @@ OpCase top_k_case(std::string variant, std::int64_t batch, std::int64_t time, st
 OpCase gather_rows_case(std::string variant, Shape x);
 OpCase gated_scatter_case(std::string variant, Shape h, float scale);
 OpCase gate_mix_case(std::string variant, Shape s, float tau, float sigma);
+OpCase gate_step_case(std::string variant, Shape s, float gate_sigma, float state_sigma);
 
 }  // namespace grt::cases

@@ -81,6 +81,10 @@ std::vector<OpCase> basic_cases() {
       layernorm_case("one row", {1, 1, 9}, true),
       layernorm_case("many rows", {70, 19}, true),
       same_input(layernorm_case("", {7}, true)),
+      add_layernorm_case("", small, false),
+      add_layernorm_case("bias", small, true),
+      add_layernorm_case("many rows", {70, 19}, true),
+      same_input(add_layernorm_case("", {7}, true)),
       embedding_case("", {2, 5}, 7, 9, 6, 5, 0),
       embedding_case("from position 3", {2, 5}, 7, 9, 8, 5, 3),
       embedding_case("one token throughout", {3, 4}, 1, 3, 4, 5, 0),
@@ -130,6 +134,10 @@ std::vector<OpCase> basic_cases() {
       gate_mix_case("temperature", small, 0.8f, 0),
       gate_mix_case("noise", wide, 0.8f, 0.3f),
       same_input(gate_mix_case("", small, 1, 0)),
+      gate_step_case("", small, 0, 0),
+      gate_step_case("noise", wide, 0.3f, 0.2f),
+      gate_step_case("noise, many rows", {70, 19}, 0.3f, 0.2f),
+      same_input(gate_step_case("", {7}, 0, 0.2f)),
   };
 }
 
@@ -162,6 +170,7 @@ std::vector<OpCase> cases_at(const Size& s) {
       linear_columns_case(at("inject, plus"), x, s.width, 2 * s.width, 0, true),
       layernorm_case(at(""), x, false),
       layernorm_case(at("bias"), x, true),
+      add_layernorm_case(at(""), x, false),
       embedding_case(at(""), {s.batch, s.time}, s.vocab, s.padded, s.time, s.width, 0),
       attention_case(at(""), s.batch, s.time, s.width, s.heads),
       cached_attention_case(at("cache"), s.batch, s.time - 2, 1, s.width, s.heads),
@@ -177,6 +186,7 @@ std::vector<OpCase> cases_at(const Size& s) {
       gather_rows_case(at(""), x),
       gated_scatter_case(at(""), x, 0.1f),
       gate_mix_case(at("noise"), x, 1, 0.1f),
+      gate_step_case(at("noise"), x, 0.1f, 0.1f),
   };
 }
 

@@ -9,8 +9,13 @@ Var operator+(const Var& a, const Var& b) {
   const Tensor y = Tensor::like(a.value());
   Kernels& k = a.kernels();
   k.add({y}, a.value(), b.value());
-  return record("add", y, {a, b},
-                [&k, da = a.sink(), db = b.sink()](const Tensor& dy) { pass(k, da, dy), pass(k, db, dy); });
+  return record_sum(y, a, b);
+}
+
+Var record_sum(const Tensor& y, const Var& a, const Var& b) {
+  return record("add", y, {a, b}, [&k = a.kernels(), da = a.sink(), db = b.sink()](const Tensor& dy) {
+    pass(k, da, dy), pass(k, db, dy);
+  });
 }
 
 Var scale(const Var& x, float s) {

@@ -41,6 +41,22 @@ struct GateNoise {
   NoiseKey key = {};
 };
 
+// What is added to a state: sigma N(0,1), one draw for each element.
+struct StateNoise {
+  float sigma = 0;
+  NoiseKey key = {};
+};
+
+// The state after one recurrence, y (R, C), and as the next one reads it: noisy = y + its noise, and normed =
+// layernorm(y) without a bias, whose mean and rstd (R) are saved for backward. noisy is absent where there is no noise.
+struct NextState {
+  Tensor y, noisy, normed, mean, rstd;
+};
+// The gradients of its three faces; any of them may be absent, but not all.
+struct NextStateGradients {
+  Tensor y, noisy, normed;
+};
+
 // What a student learns: (1 - weight) cross-entropy + weight t^2 KL(teacher || student), both distributions
 // softmax(logits / t) with t the temperature. t^2 keeps the gradient's size. Source: Hinton et al. 2015,
 // arXiv:1503.02531.
@@ -115,6 +131,9 @@ struct Kernels {
                          const Tensor& b, float eps) = 0;
   virtual void layernorm_backward(const Into& dx, const Into& dw, const Into& db, const Tensor& dy, const Tensor& x,
                                   const Tensor& w, const Tensor& mean, const Tensor& rstd) = 0;
+  // sum = a + b and y = layernorm(sum) in one pass: the end of one sublayer and the beginning of the next.
+  virtual void add_layernorm(const Tensor& sum, const Tensor& y, const Tensor& mean, const Tensor& rstd,
+                             const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias, float eps) = 0;
 
   // --- embedding ---
   // y (B, T, C) = wte[tokens] + wpe[first + t]; tokens (B, T) i32. wte may be packed. The backward pass adds to dwte
@@ -170,6 +189,13 @@ struct Kernels {
   virtual void gate_mix(const Tensor& y, const Tensor& z, const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
   virtual void gate_mix_backward(const Into& dz, const Into& dh, const Into& d_o, const Tensor& dy, const Tensor& z,
                                  const Tensor& h, const Tensor& o, const GateNoise& noise) = 0;
+  // gate_mix, and of its y in the same pass what the next step reads, with w (C) of layernorm. The gradient of y is
+  // the sum of those of its three faces; dw is given with the gradient of normed alone.
+  virtual void gate_step(const NextState& next, const Tensor& z, const Tensor& h, const Tensor& o, const Tensor& w,
+                         const GateNoise& noise, const StateNoise& state_noise, float eps) = 0;
+  virtual void gate_step_backward(const Into& dz, const Into& dh, const Into& d_o, const Into& dw,
+                                  const NextStateGradients& d, const NextState& next, const Tensor& z, const Tensor& h,
+                                  const Tensor& o, const Tensor& w, const GateNoise& noise) = 0;
 
   // --- exits ---
   // gates (R, S): for each of S exits the logit of stopping there once it is reached, lambda = sigmoid(gate).

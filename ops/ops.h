@@ -37,6 +37,12 @@ Var linear_columns(const Var& x, const Var& w, std::int64_t begin, const Var& pl
 // Source: Ba et al. 2016, arXiv:1607.06450.
 Var layernorm(const Var& x, const Var& w, const Var& b = {}, float eps = 1e-5f);
 
+// x + y and its layernorm, in one pass over memory: where one sublayer ends and the next begins.
+struct SumAndNorm {
+  Var sum, normed;
+};
+SumAndNorm add_layernorm(const Var& x, const Var& y, const Var& w, const Var& b = {}, float eps = 1e-5f);
+
 // --- embedding.cpp ---
 
 // wte[tokens] + wpe[first + t]: tokens (B, T) i32 in [0, rows of wte), wte (V, C), wpe (P, C), first + T <= P.
@@ -113,6 +119,14 @@ Var gated_scatter(const Var& h, const Tensor& index, const Var& z, const Var& o,
 // The gated recurrent update: g = sigmoid(z / tau + sigma N(0,1)), one draw per row; returns g h + (1 - g) o.
 // z, h, o of one shape (..., C). Noise is a function of its key, so a recomputation repeats it.
 Var gate_mix(const Var& z, const Var& h, const Var& o, const GateNoise& noise);
+
+// gate_mix, and in the same pass what the next recurrence reads of its result: with state_noise added (add_noise), and
+// normalized (layernorm with w (C), no bias).
+struct GateStep {
+  Var h, noisy, normed;
+};
+GateStep gate_step(const Var& z, const Var& h, const Var& o, const Var& w, const GateNoise& noise,
+                   const StateNoise& state_noise, float eps = 1e-5f);
 
 // --- exit.cpp ---
 

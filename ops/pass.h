@@ -14,6 +14,9 @@ inline void pass(Kernels& k, const Sink& input, const Tensor& dy) {
     k.copy(input.into(), dy);
 }
 
+// y = a + b, however it was computed, as a value that passes its gradient to both (elementwise.cpp).
+Var record_sum(const Tensor& y, const Var& a, const Var& b);
+
 // Throws Error naming `op` where a packed weight meets what it is not made for: f64, or a record.
 inline void check_packed(const char* op, const Var& x, const Var& w, std::initializer_list<Var> inputs) {
   if (!is_packed(w.value().dtype())) return;

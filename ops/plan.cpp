@@ -118,6 +118,8 @@ struct CountingKernels final : Kernels {
                  float) override {}
   void layernorm_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&, const Tensor&) override {}
+  void add_layernorm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                     const Tensor&, const Tensor&, float) override {}
   void embedding(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Scalar<std::int64_t>) override {}
   void embedding_backward(const Into&, const Into&, const Tensor&, const Tensor&, std::int64_t) override {}
   void attention(const Tensor& out, const Tensor&, const Tensor&, int) override {
@@ -145,6 +147,11 @@ struct CountingKernels final : Kernels {
   void gate_mix(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&) override {}
   void gate_mix_backward(const Into&, const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, const GateNoise&) override {}
+  void gate_step(const NextState&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GateNoise&,
+                 const StateNoise&, float) override {}
+  void gate_step_backward(const Into&, const Into&, const Into&, const Into&, const NextStateGradients&,
+                          const NextState&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                          const GateNoise&) override {}
   void exit_distribution(const Tensor&, const Tensor&) override {}
   void exit_loss(const Tensor&, const Tensor&, const Tensor&, double) override {}
   void exit_loss_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Tensor&, double) override {}

@@ -1,5 +1,5 @@
 // Layer normalization, a row at a time.
-#include <cmath>
+#include "ops/cpu/norm.h"
 
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/reduce.h"
@@ -8,57 +8,17 @@ namespace grt::cpu {
 namespace {
 
 template <class T>
-struct Row {
-  const T *x, *w;
-  std::int64_t width;
-};
-
-template <class T>
-struct Moments {
-  T mean, variance;
-};
-
-// A first mean, then the mean and the square of what is left of x without it: exact for a large mean too.
-template <class T>
-Moments<T> moments(const T* x, std::int64_t width) {
-  Vec<T> sum{};
-  for_vectors<T>(width, [&](std::int64_t c, int count) { sum += load_part(x + c, count); });
-  const T rough = sum_of<T>(sum) / T(width);
-  Vec<T> rest{}, squares{};
-  for_vectors<T>(width, [&](std::int64_t c, int count) {
-    const Vec<T> d = load_part(x + c, count, rough) - rough;
-    rest += d;
-    squares += d * d;
-  });
-  const T shift = sum_of<T>(rest) / T(width);
-  return {rough + shift, std::max(T(0), sum_of<T>(squares) / T(width) - shift * shift)};
+const T* data_or_null(const Tensor& t) {
+  return t ? t.data<T>() : nullptr;
 }
 
-// dw += dy n, db += dy, with n = (x - mean) rstd.
 template <class T>
-void add_parameter_gradients(T* dw, T* db, const T* dy, const T* x, T mean, T rstd, std::int64_t width) {
-  for_vectors<T>(width, [&](std::int64_t c, int count) {
-    const Vec<T> d = load_part(dy + c, count), n = (load_part(x + c, count) - mean) * rstd;
-    store_part(dw + c, load_part(dw + c, count) + d * n, count);
-    store_part(db + c, load_part(db + c, count) + d, count);
-  });
-}
-
-// With n = (x - mean) rstd and dn = dy w:  dx = rstd (dn - mean(dn) - n mean(dn n)).
-template <class T>
-void input_gradient(T* dx, bool add, const T* dy, const T* x, const T* w, T mean, T rstd, std::int64_t width) {
-  Vec<T> sum{}, product{};
-  for_vectors<T>(width, [&](std::int64_t c, int count) {
-    const Vec<T> dn = load_part(dy + c, count) * load_part(w + c, count);
-    sum += dn;
-    product += dn * ((load_part(x + c, count) - mean) * rstd);
-  });
-  const T a = sum_of<T>(sum) / T(width), b = sum_of<T>(product) / T(width);
-  for_vectors<T>(width, [&](std::int64_t c, int count) {
-    const Vec<T> dn = load_part(dy + c, count) * load_part(w + c, count), n = (load_part(x + c, count) - mean) * rstd;
-    const Vec<T> d = rstd * (dn - a - n * b);
-    store_part(dx + c, add ? load_part(dx + c, count) + d : d, count);
-  });
+void normalize_row(const Tensor& y, const Tensor& mean, const Tensor& rstd, const T* x, const Tensor& w,
+                   const Tensor& b, std::int64_t r, float eps) {
+  const std::int64_t width = w.numel();
+  const NormRow<T> row = normalize(y.data<T>() + r * width, x, w.data<T>(), data_or_null<T>(b), width, eps);
+  mean.data<T>()[r] = row.mean;
+  rstd.data<T>()[r] = row.rstd;
 }
 
 }  // namespace
@@ -66,23 +26,20 @@ void input_gradient(T* dx, bool add, const T* dy, const T* x, const T* w, T mean
 void CpuKernels::layernorm(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x, const Tensor& w,
                            const Tensor& b, float eps) {
   visit_real(x.dtype(), [&]<class T>() {
-    const std::int64_t width = x.shape().last();
-    const T* const weight = w.data<T>();
-    const T* const bias = b ? b.data<T>() : nullptr;
-    const std::int64_t grain = std::max<std::int64_t>(1, 16384 / width);
-    parallel_for(x.shape().rows(), grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        const T* const in = x.data<T>() + r * width;
-        const auto [mu, variance] = moments(in, width);
-        const T scale = 1 / std::sqrt(variance + T(eps));
-        mean.data<T>()[r] = mu;
-        rstd.data<T>()[r] = scale;
-        for_vectors<T>(width, [&, mu = mu, out = y.data<T>() + r * width](std::int64_t c, int count) {
-          const Vec<T> n = (load_part(in + c, count) - mu) * scale;
-          const Vec<T> shift = bias ? load_part(bias + c, count) : Vec<T>{};
-          store_part(out + c, n * load_part(weight + c, count) + shift, count);
-        });
-      }
+    for_rows(x, [&](std::int64_t r) { normalize_row(y, mean, rstd, x.data<T>() + r * w.numel(), w, b, r, eps); });
+  });
+}
+
+void CpuKernels::add_layernorm(const Tensor& sum, const Tensor& y, const Tensor& mean, const Tensor& rstd,
+                               const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias, float eps) {
+  visit_real(a.dtype(), [&]<class T>() {
+    const std::int64_t width = w.numel();
+    for_rows(a, [&](std::int64_t r) {
+      T* const s = sum.data<T>() + r * width;
+      for_vectors<T>(width, [&, p = a.data<T>() + r * width, q = b.data<T>() + r * width](std::int64_t c, int count) {
+        store_part(s + c, load_part(p + c, count) + load_part(q + c, count), count);
+      });
+      normalize_row<T>(y, mean, rstd, s, w, bias, r, eps);
     });
   });
 }
@@ -99,9 +56,13 @@ void CpuKernels::layernorm_backward(const Into& dx, const Into& dw, const Into& 
       if (parameters) std::fill_n(part, 2 * width, T(0));
       for (std::int64_t r = begin; r < end; ++r) {
         const T *const d = dy.data<T>() + r * width, *const in = x.data<T>() + r * width;
-        const T mu = mean.data<T>()[r], scale = rstd.data<T>()[r];
-        if (parameters) add_parameter_gradients(part, part + width, d, in, mu, scale, width);
-        if (dx) input_gradient(dx.to.data<T>() + r * width, dx.add, d, in, w.data<T>(), mu, scale, width);
+        const NormRow<T> row{mean.data<T>()[r], rstd.data<T>()[r]};
+        if (parameters) add_parameter_gradients(part, part + width, d, in, row, width);
+        if (!dx) continue;
+        const NormGradient<T> gradient(d, in, w.data<T>(), row, width);
+        for_vectors<T>(width, [&, to = dx.to.data<T>() + r * width](std::int64_t c, int count) {
+          store_part(to + c, gradient.added_to(dx.add ? load_part(to + c, count) : Vec<T>{}, c, count), count);
+        });
       }
     });
     if (dw) add_blocks(dw, parts.data<T>(), row_blocks(rows), 2 * width);

@@ -33,17 +33,17 @@ void differentiate(F&& f) {
 std::vector<double> grad(const Var& v) { return test::values(v.grad()); }
 
 // sum and difference of two values: an operation with two outputs.
-std::pair<Var, Var> sum_and_difference(const Var& a, const Var& b, int* calls) {
+std::vector<Var> sum_and_difference(const Var& a, const Var& b, int* calls) {
   Kernels& k = a.kernels();
   const Tensor sum = Tensor::like(a.value()), difference = Tensor::like(a.value());
   k.add({sum}, a.value(), b.value());
   k.multiply({difference}, b.value(), -1);
   k.copy({difference, true}, a.value());
-  return record("sum_and_difference", sum, difference, {a, b},
-                [&k, da = a.sink(), db = b.sink(), calls](const Tensor& dsum, const Tensor& ddifference) {
+  return record("sum_and_difference", {sum, difference}, {a, b},
+                [&k, da = a.sink(), db = b.sink(), calls](const std::vector<Tensor>& douts) {
                   ++*calls;
-                  if (dsum) k.copy(da.into(), dsum), k.copy(db.into(), dsum);
-                  if (ddifference) k.copy(da.into(), ddifference), k.multiply(db.into(), ddifference, -1);
+                  if (douts[0]) k.copy(da.into(), douts[0]), k.copy(db.into(), douts[0]);
+                  if (douts[1]) k.copy(da.into(), douts[1]), k.multiply(db.into(), douts[1], -1);
                 });
 }
 
@@ -202,15 +202,15 @@ TEST_SUITE("autograd") {
     int calls = 0;
     const Var a = Var::leaf(numbers({5, 6})), b = Var::leaf(numbers({1, 2}));
     differentiate([&] {
-      const auto [sum, difference] = sum_and_difference(a, b, &calls);
-      return scale(difference, 3);
+      const std::vector<Var> both = sum_and_difference(a, b, &calls);
+      return scale(both[1], 3);
     });
     CHECK(grad(a) == std::vector<double>{3, 3});
     CHECK(grad(b) == std::vector<double>{-3, -3});
     a.clear_grad(), b.clear_grad();
     differentiate([&] {
-      const auto [sum, difference] = sum_and_difference(a, b, &calls);
-      return scale(difference, 3) + scale(sum, 10);
+      const std::vector<Var> both = sum_and_difference(a, b, &calls);
+      return scale(both[1], 3) + scale(both[0], 10);
     });
     CHECK(grad(a) == std::vector<double>{13, 13});
     CHECK(grad(b) == std::vector<double>{7, 7});

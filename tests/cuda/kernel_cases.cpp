@@ -176,6 +176,11 @@ std::vector<KernelCase> norms() {
       of("layernorm_backward", "", {into({7, 37}), into({37}), into({37})}, {{{7, 37}}, {{7, 37}}, {{37}}}, backward),
       of("layernorm_backward", "many rows", {into({70, 19}), into({19}), into({19})}, {{{70, 19}}, {{70, 19}}, {{19}}},
          backward),
+      of("add_layernorm", "", {plain({7, 37}), plain({7, 37}), plain({7}), plain({7})},
+         {{{7, 37}}, {{7, 37}}, {{37}}, {{37}}},
+         [](Kernels& k, Outs o, Ins i) {
+           k.add_layernorm(o[0].to, o[1].to, o[2].to, o[3].to, i[0], i[1], i[2], i[3], 1e-5f);
+         }),
   };
 }
 
@@ -296,6 +301,31 @@ std::vector<KernelCase> routes() {
   };
 }
 
+// Of a gated update and what the next step reads; backward with those of the gradients of y, noisy and normed that
+// `faces` names.
+KernelCase gate_step_case(const char* variant, Shape s, bool noisy) {
+  const Shape row{s.rows()};
+  return of("gate_step", variant, {plain(s), plain(s), plain(s), plain(row), plain(row)},
+            {{s, 3}, {s}, {s}, {{s.last()}}}, [=](Kernels& k, Outs o, Ins i) {
+              const NextState next{o[0].to, noisy ? o[1].to : Tensor(), o[2].to, o[3].to, o[4].to};
+              k.gate_step(next, i[0], i[1], i[2], i[3], {0.8f, 0.3f, {11, 2, 9}}, {0.2f, {11, 2, 10}}, 1e-5f);
+            });
+}
+KernelCase gate_step_backward_case(std::string_view faces, Shape s) {
+  return of("gate_step_backward", std::string(faces), {into(s), into(s), into(s), into({s.last()})},
+            {{s, 3}, {s}, {s}, {{s.last()}}, {s}, {s}, {s}}, [=](Kernels& k, Outs o, Ins i) {
+              const GateNoise noise{0.8f, 0.3f, {11, 2, 9}};
+              const Tensor mean = Tensor::empty({s.rows()}, DType::f32, i[0].device());
+              const NextState next{Tensor::like(i[0]), {}, Tensor::like(i[0]), mean, Tensor::like(mean)};
+              k.gate_step(next, i[0], i[1], i[2], i[3], noise, {}, 1e-5f);
+              const auto if_named = [&](const char* face, const Tensor& d) {
+                return faces.find(face) == faces.npos ? Tensor() : d;
+              };
+              const NextStateGradients d{if_named("state", i[4]), if_named("noisy", i[5]), if_named("normed", i[6])};
+              k.gate_step_backward(o[0], o[1], o[2], d.normed ? o[3] : Into{}, d, next, i[0], i[1], i[2], i[3], noise);
+            });
+}
+
 std::vector<KernelCase> recurrences() {
   const GateNoise quiet{0.8f, 0, {}}, noisy{0.8f, 0.3f, {11, 2, 9}};
   const Shape s{7, 37}, exits{70, 6};
@@ -308,6 +338,11 @@ std::vector<KernelCase> recurrences() {
         of("gate_mix_backward", variant, {into(s), into(s), into(s)}, {{s}, {s, 3}, {s}, {s}},
            [=](Kernels& k, Outs o, Ins i) { k.gate_mix_backward(o[0], o[1], o[2], i[0], i[1], i[2], i[3], noise); }));
   }
+  all.push_back(gate_step_case("", s, false));
+  all.push_back(gate_step_case("noise", {70, 19}, true));
+  all.push_back(gate_step_backward_case("state, noisy, normed", {70, 19}));
+  for (const char* faces : {"state, normed", "noisy, normed", "state, noisy", "normed"})
+    all.push_back(gate_step_backward_case(faces, s));
   all.push_back(of("exit_distribution", "", {plain(exits)}, {{exits, 2}},
                    [](Kernels& k, Outs o, Ins i) { k.exit_distribution(o[0].to, i[0]); }));
   all.push_back(of("exit_loss", "", {plain({70})}, {{exits, 2}, {exits}},

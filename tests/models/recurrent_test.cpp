@@ -94,6 +94,42 @@ TEST_SUITE("models") {
     }
   }
 
+  TEST_CASE("grt: a step that prepares the next one changes no bit of a pass or its gradients") {
+    for (const Json& keys :
+         {Json::object(), Json{{"gate_concat_norm", true}}, Json{{"use_injection", false}}, Json{{"state_noise", 0.0}}})
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        CAPTURE(keys.dump());
+        const auto model = build(toy("grt", keys), dtype);
+        const auto& grt = dynamic_cast<const RecurrentModel&>(*model);
+        const Pass pass{.training = true, .key = {3, 1, 0}};
+        // `steps` is what exits() sets: told of none that follows, each step stands alone.
+        const auto gradients = [&](int steps) {
+          Pass told = pass;
+          told.steps = steps;
+          model->params().clear_gradients();
+          Tape tape;
+          Var z;
+          {
+            Record on(&tape);
+            RecurrentModel::Unrolled u = grt.unroll(tokens(2, kTime), told);
+            for (int r = 0; r < 3; ++r) u.h = u.step(u.h, r);
+            z = grt.finish(u.h, 3, told);
+          }
+          const std::size_t recorded = tape.size();
+          tape.backward(z, test::randn(z.shape(), 4, dtype));
+          std::vector<Tensor> all{z.value()};
+          for (const Param& p : model->params().all()) all.push_back(p.var.grad().clone());
+          return std::pair(all, recorded);
+        };
+        const auto [together, fewer] = gradients(3);
+        const auto [apart, more] = gradients(0);
+        CHECK(fewer < more);
+        REQUIRE(together.size() == apart.size());
+        for (std::size_t i = 0; i < apart.size(); ++i) CHECK(test::same_bits(together[i], apart[i]));
+        CHECK(test::same_bits(model->hidden(tokens(2, kTime), 3, pass).value(), apart[0]));
+      }
+  }
+
   TEST_CASE("grt: what a look sees makes up the update h = g h + (1 - g) o and the core's input") {
     const double tau = 0.8;
     const auto model = build(toy("grt", {{"gate_temperature", tau}}));

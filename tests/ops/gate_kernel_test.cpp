@@ -63,6 +63,60 @@ TEST_SUITE("ops") {
     CHECK(fresh[5] == 1);
   }
 
+  TEST_CASE("gate_step has the bits of gate_mix, add_noise and layernorm one after the other") {
+    for (DType type : kReals)
+      for (const Shape& shape : {Shape{1, 5}, Shape{2, 19, 33}, Shape{40, 640}}) {
+        const GateNoise noise{0.5f, 0.25f, {99, 5, 2}};
+        const StateNoise state_noise{0.1f, {99, 5, 3}};
+        const Tensor z = randn(shape, 1, type), h = randn(shape, 2, type), o = randn(shape, 3, type);
+        const Tensor w = randn({shape.last()}, 4, type), row = randn({shape.rows()}, 5, type);
+        const auto like = [](const Tensor& t) { return Tensor::like(t); };
+        Kernels& k = kernels();
+        const NextState together{like(h), like(h), like(h), like(row), like(row)};
+        k.gate_step(together, z, h, o, w, noise, state_noise, 1e-5f);
+        const NextState apart{like(h), like(h), like(h), like(row), like(row)};
+        k.gate_mix(apart.y, z, h, o, noise);
+        k.add_noise(apart.noisy, apart.y, state_noise.sigma, state_noise.key);
+        k.layernorm(apart.normed, apart.mean, apart.rstd, apart.y, w, {}, 1e-5f);
+        CHECK(same_bits(together.y, apart.y));
+        CHECK(same_bits(together.noisy, apart.noisy));
+        CHECK(same_bits(together.normed, apart.normed));
+        CHECK(same_bits(together.mean, apart.mean));
+        CHECK(same_bits(together.rstd, apart.rstd));
+
+        const NextStateGradients d{randn(shape, 6, type), randn(shape, 7, type), randn(shape, 8, type)};
+        const Tensor dz[] = {like(z), like(z)}, dh[] = {like(h), like(h)}, d_o[] = {like(o), like(o)};
+        const Tensor dw[] = {like(w), like(w)};
+        k.gate_step_backward({dz[0]}, {dh[0]}, {d_o[0]}, {dw[0]}, d, together, z, h, o, w, noise);
+        const Tensor dy = like(h);
+        k.add({dy}, d.y, d.noisy);
+        k.layernorm_backward({dy, true}, {dw[1]}, {}, d.normed, apart.y, w, apart.mean, apart.rstd);
+        k.gate_mix_backward({dz[1]}, {dh[1]}, {d_o[1]}, dy, z, h, o, noise);
+        CHECK(same_bits(dz[0], dz[1]));
+        CHECK(same_bits(dh[0], dh[1]));
+        CHECK(same_bits(d_o[0], d_o[1]));
+        CHECK(same_bits(dw[0], dw[1]));
+      }
+  }
+
+  TEST_CASE("the gradient of gate_step leaves out the faces that none reached") {
+    const Shape shape{5, 33};
+    const Tensor z = randn(shape, 1, DType::f32), h = randn(shape, 2, DType::f32), o = randn(shape, 3, DType::f32);
+    const Tensor w = randn({33}, 4, DType::f32), mean = randn({5}, 5, DType::f32);
+    const NextState next{Tensor::like(h), {}, Tensor::like(h), mean, Tensor::like(mean)};
+    Kernels& k = kernels();
+    k.gate_step(next, z, h, o, w, {}, {}, 1e-5f);
+    const Tensor dy = randn(shape, 6, DType::f32), none = Tensor::zeros(shape, DType::f32, dy.device());
+    const auto dz = [&](const NextStateGradients& d) {
+      return written(shape, DType::f32,
+                     [&](const Tensor& to) { k.gate_step_backward({to}, {}, {}, {}, d, next, z, h, o, w, {}); });
+    };
+    CHECK(dz({dy, {}, {}}) == dz({dy, none, none}));
+    CHECK(dz({{}, dy, {}}) == dz({none, dy, none}));
+    CHECK(dz({{}, {}, dy}) == dz({none, none, dy}));
+    CHECK(dz({dy, {}, {}}) != dz({{}, {}, dy}));
+  }
+
   TEST_CASE("gate_mix does not depend on the number of threads") {
     const Shape shape{300, 130};
     const Tensor z = randn(shape, 5, DType::f32), h = randn(shape, 6, DType::f32), o = randn(shape, 7, DType::f32);

@@ -110,6 +110,22 @@ TEST_SUITE("ops") {
     CHECK(relative_error(values(forward(x, w, b).y), values(b)) < 1e-5);
   }
 
+  TEST_CASE("add_layernorm has the bits of add and layernorm one after the other") {
+    for (DType type : kReals)
+      for (const Shape& shape : {Shape{1, 5}, Shape{2, 19, 33}, Shape{40, 640}}) {
+        const Tensor a = randn(shape, 1, type), b = randn(shape, 2, type), w = randn({shape.last()}, 3, type);
+        const Tensor sum = Tensor::like(a), y = Tensor::like(a), expected = Tensor::like(a);
+        const Tensor mean = randn({shape.rows()}, 4, type), rstd = Tensor::like(mean);
+        kernels().add_layernorm(sum, y, mean, rstd, a, b, w, w, 1e-5f);
+        kernels().add({expected}, a, b);
+        const Forward apart = forward(expected, w, w);
+        CHECK(same_bits(sum, expected));
+        CHECK(same_bits(y, apart.y));
+        CHECK(same_bits(mean, apart.mean));
+        CHECK(same_bits(rstd, apart.rstd));
+      }
+  }
+
   TEST_CASE("layernorm's gradients do not depend on the number of threads") {
     const Tensor x = randn({333, 129}, 6, DType::f32), dy = randn({333, 129}, 7, DType::f32);
     const Tensor w = randn({129}, 8, DType::f32);

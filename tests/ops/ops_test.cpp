@@ -87,6 +87,7 @@ std::vector<OpCase> random_cases(std::uint64_t seed) {
       linear_columns_case("", {size(), columns - begin}, size(), columns, begin, below(2) == 0),
       pair_case(plane(), size()),
       layernorm_case("", {size(), 4 + size()}, below(2) == 0),
+      add_layernorm_case("", {size(), 4 + size()}, below(2) == 0),
       embedding_case("", {size(), size()}, vocab, vocab, 80, size(), below(9)),
       attention_case("", 1 + below(3), size(), heads * size(), heads),
       cached_attention_case("", 1 + below(3), size(), 1 + below(5), heads * size(), heads),
@@ -102,6 +103,7 @@ std::vector<OpCase> random_cases(std::uint64_t seed) {
       gather_rows_case("", space()),
       gated_scatter_case("", space(), 0.6f),
       gate_mix_case("", plane(), 1.5f, 0.2f),
+      gate_step_case("", {size(), 4 + size()}, 0.2f, below(2) == 0 ? 0 : 0.1f),
   };
   for (OpCase& c : list) c.variant += fmt::format("random {}", seed);
   return list;
@@ -115,6 +117,7 @@ TEST_SUITE("ops") {
       CHECK_MESSAGE(names.insert(c.name()).second, c.name());
     }
     CHECK(operations == std::set<std::string>{"add",
+                                              "add_layernorm",
                                               "add_noise",
                                               "attention",
                                               "bce_with_logits",
@@ -127,6 +130,7 @@ TEST_SUITE("ops") {
                                               "exit_loss",
                                               "expected_losses",
                                               "gate_mix",
+                                              "gate_step",
                                               "gated_scatter",
                                               "gather_rows",
                                               "gelu",
@@ -212,7 +216,9 @@ TEST_SUITE("ops") {
                            linear_case("", none, 17, true),
                            pair_case(none, 17),
                            layernorm_case("", none, true),
-                           gate_mix_case("", none, 1.5f, 0.2f)};
+                           add_layernorm_case("", none, true),
+                           gate_mix_case("", none, 1.5f, 0.2f),
+                           gate_step_case("", none, 0.2f, 0.1f)};
     for (const OpCase& c : list)
       for (const DType dtype : {DType::f32, DType::f64}) {
         const std::vector<Tensor> results = evaluate(c, dtype);
@@ -415,6 +421,11 @@ TEST_SUITE("ops") {
     CHECK(error_of([&] {
             gate_mix(x, x, zeros({2, 3, 4}), {});
           }) == "gate_mix: z (2, 3, 5), h (2, 3, 5) and o (2, 3, 4) must agree");
+    CHECK(error_of([&] { gate_step(x, x, x, zeros({4}), {}, {}); }) ==
+          "gate_step: h is (2, 3, 5), so w must be (5), not (4)");
+    CHECK(error_of([&] {
+            add_layernorm(x, zeros({2, 3, 4}), zeros({5}));
+          }) == "add_layernorm: (2, 3, 5) and (2, 3, 4) differ");
     CHECK(error_of([&] { top_k(zeros({2, 3}).value(), 4); }) == "top_k: 4 of scores (2, 3), which must be (B, T)");
     CHECK(error_of([&] {
             gather_rows(x, ids({2, 4}));
