@@ -118,7 +118,11 @@ std::string unavailable() {
   cudaRuntimeGetVersion(&runtime);
   cudaDriverGetVersion(&driver);  // succeeds with 0 where there is no driver
   const cudaError_t e = cudaGetDeviceCount(&count);
-  if (e == cudaSuccess && count > 0) return {};
+  if (e == cudaSuccess && count > 0) {
+    for (int ordinal = 0; ordinal < count; ++ordinal)
+      if (too_old(ordinal).empty()) return {};
+    return too_old(0);
+  }
   cudaGetLastError();
   if (driver == 0) return "no NVIDIA driver is installed";
   if (e == cudaErrorInsufficientDriver)
@@ -141,6 +145,8 @@ std::unique_ptr<Device> open(int ordinal, DType products, bool keep_blocks) {
   check(reason.empty(), "no CUDA device can be opened: {}", reason);
   const int count = devices();
   check(0 <= ordinal && ordinal < count, "there is no cuda:{}; the devices are cuda:0..{}", ordinal, count - 1);
+  const std::string age = too_old(ordinal);
+  check(age.empty(), "{}", age);
   auto device = std::make_unique<CudaDevice>(ordinal, products, keep_blocks);
   self_test(*device, ordinal);
   return device;

@@ -2,6 +2,7 @@
 // all else f32, with a bias for each row if asked. Enqueued like a kernel; sums are taken in double.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -131,24 +132,36 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(new int(0));
+  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(new std::uint64_t(0));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  delete reinterpret_cast<int*>(preference);
+  delete reinterpret_cast<std::uint64_t*>(preference);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
-                                                    const void*, size_t) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t what, const void* value,
+                                                    size_t) {
+  if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+    *reinterpret_cast<std::uint64_t*>(preference) = value_of<std::uint64_t>(value);
   return CUBLAS_STATUS_SUCCESS;
 }
-// One way to do it, with a little workspace, so that the backend's is used.
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+// One way to do it, with a little workspace if there may be some, so that the backend's is used; or none, as config
+// says.
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t* result,
-                                              int* count) {
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference, int,
+                                              cublasLtMatmulHeuristicResult_t* result, int* count) {
+  using grt::emu::Algorithms;
+  const Algorithms all = grt::emu::config.algorithms;
+  const bool plain = reinterpret_cast<Description*>(description)->epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+  const std::uint64_t workspace = std::min<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(preference), 64);
   *result = {};
-  result->workspaceSize = 64;
+  result->workspaceSize = result->algo.data[0] = workspace;
+  *count = 0;
+  const bool found = all == Algorithms::all || (all == Algorithms::without_bias && plain) ||
+                     (all == Algorithms::without_workspace && plain && workspace == 0);
+  if (!found) return CUBLAS_STATUS_NOT_SUPPORTED;
   *count = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -156,7 +169,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void* workspace,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* way, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
   const Description how = *reinterpret_cast<Description*>(description);
   const Layout la = *reinterpret_cast<Layout*>(a_layout), lb = *reinterpret_cast<Layout*>(b_layout),
@@ -166,7 +179,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   const std::uint64_t b_rows = how.b == CUBLAS_OP_N ? lb.rows : lb.columns;
   const std::uint64_t b_columns = how.b == CUBLAS_OP_N ? lb.columns : lb.rows;
   if (a_rows != ld.rows || b_columns != ld.columns || a_columns != b_rows || lc.rows != ld.rows ||
-      lc.columns != ld.columns || workspace_bytes < 64)
+      lc.columns != ld.columns || workspace_bytes < way->data[0])
     return CUBLAS_STATUS_INVALID_VALUE;
   if (la.type != lb.type || lc.type != CUDA_R_32F || ld.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool biased = how.epilogue == CUBLASLT_EPILOGUE_BIAS;

@@ -35,12 +35,21 @@ namespace grt::emu {
 enum class Order { forward, reverse, random };  // of a grid's blocks and of their threads
 enum class Streams { eager, lazy, random };     // lazy: work waits until somebody waits for it
 
+// What cuBLASLt finds: a way for every product; only for those without a bias; only for those that need no workspace
+// either; none.
+enum class Algorithms { all, without_bias, without_workspace, none };
+
 struct Config {
   Order order = Order::forward;
   Streams streams = Streams::eager;
   bool guard = false;  // device memory is out of reach while host code runs, and ends at a page without access
   int devices = 1;     // as many as GRT_EMU_DEVICES in the environment says
   std::uint64_t seed = 1;
+  bool late_reads = false;  // of pageable host memory: when the stream comes to the copy, and not at once
+  int capability = 90;      // of device 0, without the point; the others are of 9.0
+  bool idle = false;        // kernels leave everything as it is
+  cudaError_t launch_error = cudaSuccess;
+  Algorithms algorithms = Algorithms::all;
 };
 extern Config config;
 

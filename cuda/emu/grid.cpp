@@ -419,6 +419,7 @@ bool next_copy(unsigned keep, AsyncCopy* copy) {
 }
 
 void run_grid(const Launch& launch, const std::function<void()>& thread) {
+  if (config.idle) return;
   if (grid.current) fatal("a launch inside a kernel");
   ++counters.launches;
   grid.random = Random(config.seed * 0x9E3779B97F4A7C15u + counters.launches);

@@ -177,6 +177,7 @@ void release(Allocations& all, void* p) {
 void enqueue(cudaStream_t stream, std::function<void()> work) { push(stream, {std::move(work)}); }
 
 cudaError_t check_launch(const Launch& launch) {
+  if (config.launch_error != cudaSuccess) return error(config.launch_error);
   const dim3 g = launch.grid, b = launch.block;
   const std::size_t threads = std::size_t{b.x} * b.y * b.z;
   if (threads == 0 || threads > 1024 || b.z > 64 || g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffffu ||
@@ -225,7 +226,9 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int or
   *properties = {};
   properties->uuid.bytes[0] = static_cast<char>(ordinal);
   std::snprintf(properties->name, sizeof properties->name, "emulated");
-  properties->major = 9;
+  const int capability = ordinal == 0 ? config.capability : 90;
+  properties->major = capability / 10;
+  properties->minor = capability % 10;
   properties->multiProcessorCount = 132;
   properties->sharedMemPerBlockOptin = kSharedOptIn;
   properties->totalGlobalMem = std::size_t{8} << 30;
@@ -242,6 +245,8 @@ const char* CUDARTAPI cudaGetErrorString(cudaError_t e) {
       return "invalid configuration argument";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
     case cudaErrorStreamCaptureUnsupported:
@@ -283,14 +288,15 @@ cudaError_t CUDARTAPI cudaFreeHost(void* p) {
   return cudaSuccess;
 }
 
-// Pageable memory is read at once, and written before the call returns; pinned memory when the stream comes to it.
+// Pageable memory is read at once, or late as config says, and written before the call returns; pinned memory when the
+// stream comes to it.
 cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                                       cudaStream_t stream) {
   const bool to_device = within(runtime.device, to), from_device = within(runtime.device, from);
   if (kind != cudaMemcpyDefault) return error(cudaErrorInvalidValue);  // where addresses lie is known
   const bool pageable = !(to_device || within(runtime.pinned, to)) || !(from_device || within(runtime.pinned, from));
   if (stream->capture && pageable) return not_in_capture();
-  if (to_device && !from_device && !within(runtime.pinned, from)) {
+  if (to_device && pageable && !config.late_reads) {
     const auto* const begin = static_cast<const char*>(from);
     push(stream, {[to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); }});
     return cudaSuccess;
@@ -337,6 +343,11 @@ cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
   drain_all();
   delete event;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
+  while (event->reached < event->recorded) drain(event->stream, event->stream->items.size() - 1);
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {

@@ -71,6 +71,31 @@ TEST_SUITE("cuda") {
     emu::config.devices = 1;
   }
 
+  TEST_CASE("a build that does not fit the GPU says so, with its compute capability and what was built") {
+    const emu::Config before = emu::config;
+    const std::string misfit =
+        "cuda:0 (emulated, compute capability 9.0) does not work with this build, which is for "
+        "the emulator: ";
+    emu::config.launch_error = cudaErrorNoKernelImageForDevice;
+    CHECK(error_of([] { cuda::open(0); }) ==
+          misfit + "cuda: an elementwise kernel: no kernel image is available for execution on the device");
+    emu::config = before;
+    emu::config.idle = true;
+    CHECK(error_of([] { cuda::open(0); }) == misfit + "a product of two small matrices is wrong");
+    emu::config = before;
+    emu::config.capability = 86;
+    CHECK(cuda::open(0)->name() == "cuda:0");
+    emu::config.capability = 75;
+    const std::string old = "cuda:0 (emulated) is of compute capability 7.5, the CUDA backend needs 8.0 or later";
+    CHECK(cuda::unavailable() == old);
+    CHECK(contains(error_of([] { cuda::open(0); }), old));
+    emu::config.devices = 2;
+    CHECK(cuda::unavailable().empty());
+    CHECK(error_of([] { cuda::open(0); }) == old);
+    CHECK(cuda::open(1)->name() == "cuda:1");
+    emu::config = before;
+  }
+
   TEST_CASE("--device and --dtype: what they may be, and why auto takes the CPU") {
     CHECK(error_of([] { choice("tpu").open(); }) == "--device: must be auto, cpu, cuda or cuda:N, not \"tpu\"");
     CHECK(contains(error_of([] { choice("cuda:x").open(); }), "not \"cuda:x\""));
