@@ -8,7 +8,7 @@
 namespace grt::cuda {
 namespace {
 
-constexpr std::size_t kMostWorkspace = 32u << 20;  // what NVIDIA advises for Hopper
+constexpr std::uint64_t kMostWorkspace = 32u << 20;  // what NVIDIA advises for Hopper
 
 void blas_check(cublasStatus_t status, const char* what) {
   check(status == CUBLAS_STATUS_SUCCESS, "cuda: cuBLASLt, {}: {}", what, cublasLtGetStatusString(status));
@@ -37,12 +37,18 @@ cublasLtMatrixLayout_t layout(const Matrix& m) {
   return m.transposed ? layout(m.type, m.columns, m.rows, m.stride) : layout(m.type, m.rows, m.columns, m.stride);
 }
 
+std::string described(const Matrix& m) {
+  return fmt::format("({}, {}) {}{} of rows {} apart", m.rows, m.columns, name_of(m.type),
+                     m.transposed ? ", transposed," : "", m.stride);
+}
+
 }  // namespace
 
 struct Blas::Plan {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, y = nullptr;
   cublasLtMatmulHeuristicResult_t way = {};
+  bool adds_bias = false;  // or that is left to add_bias()
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -53,7 +59,8 @@ struct Blas::Plan {
     if (description) cublasLtMatmulDescDestroy(description);
   }
 
-  void choose_way(cublasLtHandle_t handle, const std::array<std::uint32_t, 3>& alignments) {
+  // Whether there is a way with at most so much workspace, in bytes.
+  bool choose_way(cublasLtHandle_t handle, const std::array<std::uint32_t, 3>& alignments, std::uint64_t workspace) {
     cublasLtMatmulPreference_t wishes = nullptr;
     blas_check(cublasLtMatmulPreferenceCreate(&wishes), "making a preference");
     const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(&cublasLtMatmulPreferenceDestroy)>
@@ -61,15 +68,21 @@ struct Blas::Plan {
     const auto wish = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
       blas_check(cublasLtMatmulPreferenceSetAttribute(wishes, what, &value, sizeof value), "setting a preference");
     };
-    wish(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+    wish(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
     wish(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[0]);
     wish(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[1]);
     wish(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
     wish(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
     int found = 0;
-    blas_check(cublasLtMatmulAlgoGetHeuristic(handle, description, b, a, y, y, wishes, 1, &way, &found),
-               "choosing an algorithm");
-    check(found == 1, "cuda: cuBLASLt has no algorithm for a product");
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, description, b, a, y, y, wishes, 1, &way, &found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    blas_check(status, "choosing an algorithm");
+    return found == 1;
+  }
+  void add_bias_in_product(bool adds) {
+    adds_bias = adds;
+    set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, adds ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
   }
 };
 
@@ -93,13 +106,19 @@ Blas::Plan& Blas::plan(float* y, std::int64_t stride, const Matrix& a, const Mat
   set(made->description, CUBLASLT_MATMUL_DESC_TRANSA, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(made->description, CUBLASLT_MATMUL_DESC_TRANSB, a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (bias) {
-    set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    made->add_bias_in_product(true);
     set(made->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // the choice depends on its alignment
   }
   made->a = layout(a);
   made->b = layout(b);
   made->y = layout(DType::f32, a.rows, b.columns, stride);
-  made->choose_way(handle_, alignments);
+  if (!made->choose_way(handle_, alignments, kMostWorkspace)) {
+    if (bias) made->add_bias_in_product(false);
+    const bool found =
+        (bias && made->choose_way(handle_, alignments, kMostWorkspace)) || made->choose_way(handle_, alignments, 0);
+    check(found, "cuda: cuBLASLt has no algorithm for a product: {} by {}, into rows {} apart", described(a),
+          described(b), stride);
+  }
   slot = std::move(made);
   return *slot;
 }
@@ -108,12 +127,13 @@ void Blas::multiply(float* y, std::int64_t stride, bool add, const Matrix& a, co
                     Device& device, cudaStream_t stream) {
   if (a.rows == 0 || b.columns == 0) return;
   Plan& p = plan(y, stride, a, b, bias);
-  if (bias) set(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (p.adds_bias) set(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   if (!workspace_) workspace_ = Tensor::empty({kMostWorkspace / sizeof(float)}, DType::f32, device);
   const float one = 1, beta = add ? 1 : 0;
   blas_check(cublasLtMatmul(handle_, p.description, &one, b.data, p.b, a.data, p.a, &beta, y, p.y, y, p.y, &p.way.algo,
                             workspace_.raw(), workspace_.bytes(), stream),
              "a product");
+  if (bias && !p.adds_bias) add_bias(y, stride, a.rows, b.columns, bias, stream);
 }
 
 }  // namespace grt::cuda

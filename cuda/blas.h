@@ -12,6 +12,10 @@
 
 namespace grt::cuda {
 
+// y (rows, columns), of rows `stride` elements apart, += bias (columns) in each row: bias.cu.
+void add_bias(float* y, std::int64_t stride, std::int64_t rows, std::int64_t columns, const float* bias,
+              cudaStream_t stream);
+
 // op(data) with its extents; rows of data, f32 or bf16, are `stride` elements apart.
 struct Matrix {
   const void* data;
@@ -29,7 +33,7 @@ class Blas {
   Blas& operator=(const Blas&) = delete;
 
   // y (a.rows, b.columns), of rows `stride` elements apart, = a b, of one type, summed in f32, + bias (b.columns) if
-  // given, + y if `add`.
+  // given, + y if `add`. Throws Error that names the product if cuBLASLt has no way to do it.
   void multiply(float* y, std::int64_t stride, bool add, const Matrix& a, const Matrix& b, const float* bias,
                 Device& device, cudaStream_t stream);
 

@@ -1,5 +1,6 @@
 // Products of bf16 factors and with packed weights: what is kept of held weights, and what rows have in common.
 #include <algorithm>
+#include <cmath>
 
 #include "cuda/emu/emu.h"
 #include "ops/hold.h"
@@ -94,6 +95,35 @@ TEST_SUITE("cuda") {
     const std::size_t calls = device.system_calls();
     step();
     CHECK(device.system_calls() == calls);
+  }
+
+  TEST_CASE(
+      "a product that cuBLASLt does only without a bias or workspace is the same; one that it does not is named") {
+    const auto biased = [](emu::Algorithms algorithms, std::uint64_t* launches) {
+      test::Emulated emulated({emu::Order::reverse, emu::Streams::lazy});
+      Device& device = emulated.device();
+      const Tensor x = randn({4, 9}, 1, device), w = randn({7, 9}, 2, device), b = randn({7}, 3, device),
+                   y = randn({4, 20}, 4, device);
+      const std::uint64_t before = emu::counters.launches;
+      emu::config.algorithms = algorithms;
+      device.kernels().matmul({y, true}, {5, 7}, {x}, {w, true}, b);
+      device.kernels().matmul({y}, {12, 7}, {x}, {w, true}, {});
+      device.sync();
+      *launches = emu::counters.launches - before;
+      return test::values(y);
+    };
+    std::uint64_t launches = 0;
+    const Values expected = biased(emu::Algorithms::all, &launches);
+    CHECK(launches == 0);
+    for (const auto algorithms : {emu::Algorithms::without_bias, emu::Algorithms::without_workspace}) {
+      const Values got = biased(algorithms, &launches);
+      CHECK(launches == 1);
+      REQUIRE(got.size() == expected.size());
+      for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) < 1e-5);
+    }
+    CHECK(test::error_of([&] { biased(emu::Algorithms::none, &launches); }) ==
+          "cuda: cuBLASLt has no algorithm for a product: (4, 9) f32 of rows 9 apart by (9, 7) f32, transposed, of "
+          "rows 9 apart, into rows 20 apart");
   }
 
   TEST_CASE("a row of a product with packed weights has the same bits beside up to 15 others") {
