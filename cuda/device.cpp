@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "cuda/cuda.h"
 #include "cuda/self_test.h"
+#include "cuda/staging.h"
 
 namespace grt::cuda {
 
@@ -59,10 +60,12 @@ class CudaDevice final : public Device {
   }
   void copy(void* to, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
-    if (for_graph() && (on_host(to) || on_host(from))) {
+    const bool from_host = on_host(from), to_host = on_host(to);
+    if (for_graph() && (to_host || from_host)) {
       met_host();
       check(!keeping_, "cuda: a copy from or to the host is no part of a graph");
     }
+    if (from_host && !to_host) return staging_.copy(to, from, bytes, stream_);
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
   }
   std::int64_t available() const override {
@@ -106,6 +109,7 @@ class CudaDevice final : public Device {
   int ordinal_;
   cudaStream_t stream_ = nullptr;
   bool keeping_ = false;  // work becomes part of a graph
+  Staging staging_;
   std::unique_ptr<CudaKernels> kernels_;
 };
 

@@ -1,13 +1,16 @@
 // The CUDA device itself: memory, copies, and how it is chosen and opened.
 #include "cuda/device.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "core/cuda.h"
 #include "core/files.h"
 #include "core/json.h"
+#include "cuda/staging.h"
 #include "ops/kernels.h"
 #include "tests/cuda/modes.h"
 #include "tests/support.h"
@@ -55,6 +58,25 @@ TEST_SUITE("cuda") {
     CHECK(test::values(there.clone()) == test::values(here));
     CHECK(test::values(Tensor::zeros({3}, DType::f32, emulated.device())) == std::vector<double>(3));
     CHECK(emulated.device().name() == "cuda:0");
+  }
+
+  TEST_CASE("what was to be copied to the device may change as soon as the call returns") {
+    test::Emulated emulated({emu::Order::forward, emu::Streams::lazy});
+    Device& device = emulated.device();
+    std::vector<std::int32_t> ids(2 * cuda::Staging::kSlotBytes / sizeof(std::int32_t) + 5);
+    std::iota(ids.begin(), ids.end(), 0);
+    const std::vector<double> expected(ids.begin(), ids.end());
+    const auto n = static_cast<std::int64_t>(ids.size());
+    const Tensor there = Tensor::empty({n}, DType::i32, device);
+    device.copy(there.raw(), ids.data(), there.bytes());
+    std::fill(ids.begin(), ids.end(), -1);
+    CHECK(test::values(there) == expected);
+
+    // More copies on their way than there are slots.
+    std::int32_t id = 0;
+    for (; id < 3 * static_cast<std::int32_t>(cuda::Staging::kSlots); ++id)
+      device.copy(there.range(id, {1}).raw(), &id, sizeof id);
+    CHECK(test::values(there) == expected);
   }
 
   TEST_CASE("f64 is refused by name") {

@@ -40,6 +40,7 @@ Emulated::Emulated(const Mode& mode, DType products) : before_(emu::config) {
   emu::config.order = mode.order;
   emu::config.streams = mode.streams;
   emu::config.guard = mode.guard;
+  emu::config.late_reads = true;
   device_ = cuda::open(0, products, mode.keep_blocks);
 }
 Emulated::~Emulated() {
