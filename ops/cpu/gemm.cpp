@@ -20,9 +20,10 @@ using std::int64_t;
 constexpr int64_t kDepth = kIsa == Isa::portable ? 192 : 768;
 constexpr int64_t kBlockBytes = int64_t{6} << 20;  // packed columns of B at a time, shared by the threads in L3
 constexpr int64_t kTaskRows = 64;                  // rows of A packed by a task: they stay in L2
-constexpr int64_t kTasks = 16;                     // enough to keep a few threads evenly busy
-constexpr int64_t kStreamBytes = 128 << 10;        // of B read by a task when there are few rows
-constexpr int64_t kSerialWork = 1 << 15;           // multiply-adds not worth a second thread
+constexpr int64_t kTaskUnit = std::max(kRows, kLanes<float>);  // rows that lie side by side share cache lines
+constexpr int64_t kTasks = 16;                                 // enough to keep a few threads evenly busy
+constexpr int64_t kStreamBytes = 128 << 10;                    // of B read by a task when there are few rows
+constexpr int64_t kSerialWork = 1 << 15;                       // multiply-adds not worth a second thread
 
 thread_local Scratch packed_a, packed_b;
 
@@ -84,7 +85,7 @@ struct Tasks {
     row_blocks = ceil_div(m, kTaskRows);
     column_blocks = std::clamp(ceil_div(kTasks, row_blocks), int64_t{1}, std::max<int64_t>(1, panels / 4));
     row_blocks = std::max(row_blocks, ceil_div(kTasks, column_blocks));
-    rows = ceil_div(ceil_div(m, row_blocks), kRows) * kRows;
+    rows = ceil_div(ceil_div(m, row_blocks), kTaskUnit) * kTaskUnit;
     row_blocks = ceil_div(m, rows);
   }
 };
@@ -137,7 +138,7 @@ void multiply_columns(int64_t depth, const T* a, const T* b, int64_t ldb, int co
       ahead_k += kSide;
       if (ahead_k >= depth) ahead += ldb, ahead_k = 0;
     }
-    transpose<T, kSide>(row);
+    transpose<T, kSide, kSide>(row);
 #pragma GCC unroll 16
     for (int i = 0; i < kSide; ++i)
 #pragma GCC unroll 8

@@ -20,20 +20,21 @@ inline V interleave(V a, V b, std::index_sequence<I...>) {
   return __builtin_shufflevector(a, b, (static_cast<int>(I) % 2 * kSize + (Half * kSize + static_cast<int>(I)) / 2)...);
 }
 
-// Transposes W vectors of W elements: log2(W) rounds of a perfect shuffle of the rows.
-template <class T, int W>
-inline void transpose(ShortVec<T, W> (&r)[W]) {
-  constexpr auto kIndices = std::make_index_sequence<W>{};
+// Transposes R vectors of C elements: read one after the other they are then C vectors of R. log2(R) rounds of a
+// perfect shuffle, each of which rotates the bits of an element's place by one.
+template <class T, int R, int C>
+inline void transpose(ShortVec<T, C> (&r)[R]) {
+  constexpr auto kIndices = std::make_index_sequence<C>{};
 #pragma GCC unroll 8
-  for (int round = 1; round < W; round *= 2) {
-    ShortVec<T, W> t[W];
+  for (int round = 1; round < R; round *= 2) {
+    ShortVec<T, C> t[R];
 #pragma GCC unroll 16
-    for (int i = 0; i < W / 2; ++i) {
-      t[2 * i] = interleave<0>(r[i], r[i + W / 2], kIndices);
-      t[2 * i + 1] = interleave<1>(r[i], r[i + W / 2], kIndices);
+    for (int i = 0; i < R / 2; ++i) {
+      t[2 * i] = interleave<0>(r[i], r[i + R / 2], kIndices);
+      t[2 * i + 1] = interleave<1>(r[i], r[i + R / 2], kIndices);
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) r[i] = t[i];
+    for (int i = 0; i < R; ++i) r[i] = t[i];
   }
 }
 
@@ -59,31 +60,40 @@ inline Element<F> element(const Real<F>* src, std::int64_t k_stride, std::int64_
   }
 }
 
+// `steps` >= S elements in depth of R of a panel's W lanes, S of each at a time.
+template <class F, int W, int R, int S>
+void pack_lanes(const Real<F>* const (&lanes)[R], std::int64_t steps, Element<F>* dst) {
+  static_assert(R == W || R == S);
+  constexpr int kNext = R == W ? S : W;  // from a transposed vector's place to that of the next
+  for (std::int64_t next = 0; next < steps; next += S) {
+    const std::int64_t step = std::min(next, steps - S);  // the last block may overlap the one before
+    ShortVec<Element<F>, S> r[R];
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) r[i] = elements_along<F, S>(lanes[i] + step * Format<F>::kDepth);
+    transpose<Element<F>, R, S>(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) std::memcpy(dst + step * W + i * kNext, &r[i], sizeof r[i]);
+  }
+}
+
 // Lanes whose elements lie k after k; those from n on repeat lane n - 1.
 template <class F, int W>
 void pack_transposed(const Real<F>* src, std::int64_t lane_stride, int n, std::int64_t depth, Element<F>* dst) {
-  constexpr int kSide = std::min(W, kLanes<Element<F>>);
+  constexpr int kLong = kLanes<Element<F>>, kSide = std::min(W, kLong);
   static_assert(W % kSide == 0);
-  const std::int64_t whole = depth / Format<F>::kDepth;
-  const auto at = [&](int lane, std::int64_t step) {
-    return src + std::min(lane, n - 1) * lane_stride + step * Format<F>::kDepth;
-  };
-  for (std::int64_t step = whole < kSide ? 0 : whole; step < elements<F>(depth); ++step)
+  const auto lane_at = [&](int lane) { return src + std::min(lane, n - 1) * lane_stride; };
+  const std::int64_t full = depth / Format<F>::kDepth, whole = full < kSide ? 0 : full;
+  for (std::int64_t step = whole; step < elements<F>(depth); ++step)
     for (int lane = 0; lane < W; ++lane)
-      dst[step * W + lane] = element<F>(at(lane, step), 1, depth - step * Format<F>::kDepth);
-  if (whole < kSide) return;
+      dst[step * W + lane] = element<F>(lane_at(lane) + step * Format<F>::kDepth, 1, depth - step * Format<F>::kDepth);
+  if (whole == 0) return;
   for (int lane = 0; lane < W; lane += kSide) {
-    const Real<F>* rows[kSide];
-    for (int i = 0; i < kSide; ++i) rows[i] = at(lane + i, 0);
-    for (std::int64_t next = 0; next < whole; next += kSide) {
-      const std::int64_t step = std::min(next, whole - kSide);  // the last block may overlap the one before
-      ShortVec<Element<F>, kSide> r[kSide];
-#pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) r[i] = elements_along<F, kSide>(rows[i] + step * Format<F>::kDepth);
-      transpose<Element<F>, kSide>(r);
-#pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) std::memcpy(dst + (step + i) * W + lane, &r[i], sizeof r[i]);
-    }
+    const Real<F>* lanes[kSide];
+    for (int i = 0; i < kSide; ++i) lanes[i] = lane_at(lane + i);
+    if (whole < kLong)
+      pack_lanes<F, W, kSide, kSide>(lanes, whole, dst + lane);
+    else
+      pack_lanes<F, W, kSide, kLong>(lanes, whole, dst + lane);
   }
 }
 
