@@ -1,5 +1,6 @@
 #include "cuda/blas.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -93,8 +94,10 @@ Blas::~Blas() {
 }
 
 // cuBLASLt is column-major, so it computes y^T = b^T a^T: b is its first factor, and the bias belongs to its rows.
-Blas::Plan& Blas::plan(float* y, std::int64_t stride, const Matrix& a, const Matrix& b, const float* bias) {
-  const std::array<std::uint32_t, 3> alignments{alignment(b.data), alignment(a.data), alignment(y)};
+Blas::Plan& Blas::plan(float* y, std::int64_t stride, const float* plus, const Matrix& a, const Matrix& b,
+                       const float* bias) {
+  const std::uint32_t of_y = std::min(alignment(y), plus ? alignment(plus) : alignment(y));
+  const std::array<std::uint32_t, 3> alignments{alignment(b.data), alignment(a.data), of_y};
   const std::uint32_t of_bias = bias ? alignment(bias) : 0;
   const bool bf16 = a.type == DType::bf16;
   const Key key{a.rows,       b.columns, a.columns, a.stride,      b.stride,      stride,       a.transposed,
@@ -123,15 +126,15 @@ Blas::Plan& Blas::plan(float* y, std::int64_t stride, const Matrix& a, const Mat
   return *slot;
 }
 
-void Blas::multiply(float* y, std::int64_t stride, bool add, const Matrix& a, const Matrix& b, const float* bias,
-                    Device& device, cudaStream_t stream) {
+void Blas::multiply(float* y, std::int64_t stride, const float* plus, const Matrix& a, const Matrix& b,
+                    const float* bias, Device& device, cudaStream_t stream) {
   if (a.rows == 0 || b.columns == 0) return;
-  Plan& p = plan(y, stride, a, b, bias);
+  Plan& p = plan(y, stride, plus, a, b, bias);
   if (p.adds_bias) set(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   if (!workspace_) workspace_ = Tensor::empty({kMostWorkspace / sizeof(float)}, DType::f32, device);
-  const float one = 1, beta = add ? 1 : 0;
-  blas_check(cublasLtMatmul(handle_, p.description, &one, b.data, p.b, a.data, p.a, &beta, y, p.y, y, p.y, &p.way.algo,
-                            workspace_.raw(), workspace_.bytes(), stream),
+  const float one = 1, beta = plus ? 1 : 0;
+  blas_check(cublasLtMatmul(handle_, p.description, &one, b.data, p.b, a.data, p.a, &beta, plus ? plus : y, p.y, y, p.y,
+                            &p.way.algo, workspace_.raw(), workspace_.bytes(), stream),
              "a product");
   if (bias && !p.adds_bias) add_bias(y, stride, a.rows, b.columns, bias, stream);
 }

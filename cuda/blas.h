@@ -33,14 +33,15 @@ class Blas {
   Blas& operator=(const Blas&) = delete;
 
   // y (a.rows, b.columns), of rows `stride` elements apart, = a b, of one type, summed in f32, + bias (b.columns) if
-  // given, + y if `add`. Throws Error that names the product if cuBLASLt has no way to do it.
-  void multiply(float* y, std::int64_t stride, bool add, const Matrix& a, const Matrix& b, const float* bias,
+  // given, + plus if given, which lies in memory as y does and may be y itself. Throws Error that names the product if
+  // cuBLASLt has no way to do it.
+  void multiply(float* y, std::int64_t stride, const float* plus, const Matrix& a, const Matrix& b, const float* bias,
                 Device& device, cudaStream_t stream);
 
  private:
   struct Plan;
   using Key = std::array<std::int64_t, 13>;
-  Plan& plan(float* y, std::int64_t stride, const Matrix& a, const Matrix& b, const float* bias);
+  Plan& plan(float* y, std::int64_t stride, const float* plus, const Matrix& a, const Matrix& b, const float* bias);
 
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;

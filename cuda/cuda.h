@@ -38,6 +38,7 @@ struct CudaKernels final : Kernels {
   void truncated_normal(const Tensor&, float, NoiseKey, Scalar<std::int64_t>) override;
   // linear.cpp (blas.h)
   void matmul(const Into&, Columns, const Factor&, const Factor&, const Tensor&) override;
+  void matmul_plus(const Tensor&, const Tensor&, const Factor&, const Factor&) override;
   void linear_backward(const Into&, const Into&, const Tensor&, const Tensor&, const Factor&) override;
   void hold(const Tensor& weights) override { copies.hold(weights); }
   void let_go() override { copies.let_go(); }

@@ -34,7 +34,8 @@ CudaKernels::Operand CudaKernels::operand(const Factor& factor) {
 }
 
 void CudaKernels::multiply(const Into& y, Columns columns, const Matrix& a, const Matrix& b, const Tensor& bias) {
-  blas.multiply(f32(y.to) + columns.begin, y.to.shape().last(), y.add, a, b, f32(bias), y.to.device(), stream);
+  float* const to = f32(y.to) + columns.begin;
+  blas.multiply(to, y.to.shape().last(), y.add ? to : nullptr, a, b, f32(bias), y.to.device(), stream);
 }
 
 void CudaKernels::matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) {
@@ -42,6 +43,12 @@ void CudaKernels::matmul(const Into& y, Columns columns, const Factor& a, const 
   if (is_packed(b.tensor.dtype())) return packed_matmul(y, columns, a.tensor, b, bias);
   const Operand left = operand(a), right = operand(b);
   multiply(y, columns, left.matrix, right.matrix, bias);
+}
+
+void CudaKernels::matmul_plus(const Tensor& y, const Tensor& plus, const Factor& a, const Factor& b) {
+  if (is_packed(b.tensor.dtype())) return Kernels::matmul_plus(y, plus, a, b);
+  const Operand left = operand(a), right = operand(b);
+  blas.multiply(f32(y), y.shape().last(), f32(plus), left.matrix, right.matrix, nullptr, y.device(), stream);
 }
 
 void CudaKernels::linear_backward(const Into& dx, const Into& dw, const Tensor& dy, const Tensor& x, const Factor& w) {

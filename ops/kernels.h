@@ -103,6 +103,11 @@ struct Kernels {
   // columns of y (M, N) = op(a) (M, K) op(b) (K, N), + bias (N) if given. b may be packed, transposed: a and y are then
   // f32, a is whole, and y is the product of f32 factors with the values of b (on the CPU it has that product's bits).
   virtual void matmul(const Into& y, Columns columns, const Factor& a, const Factor& b, const Tensor& bias) = 0;
+  // y (M, N) = plus (M, N) + op(a) op(b).
+  virtual void matmul_plus(const Tensor& y, const Tensor& plus, const Factor& a, const Factor& b) {
+    copy({y}, plus);
+    matmul({y, true}, {}, a, b, {});
+  }
   // Of y = x w^T, with w some columns of a weight: dx = dy w, and the same columns of dw = dy^T x.
   virtual void linear_backward(const Into& dx, const Into& dw, const Tensor& dy, const Tensor& x, const Factor& w) {
     matmul(dx, {}, {dy}, w, {});

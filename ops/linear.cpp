@@ -34,8 +34,10 @@ Var linear_columns(const Var& x, const Var& w, std::int64_t begin, const Var& pl
 
   const Tensor y = Tensor::empty(shape, x.value().dtype(), x.device());
   Kernels& k = x.kernels();
-  if (plus) k.copy({y}, plus.value());
-  k.matmul({y, static_cast<bool>(plus)}, {}, {x.value()}, {w.value(), true, columns}, {});
+  if (plus)
+    k.matmul_plus(y, plus.value(), {x.value()}, {w.value(), true, columns});
+  else
+    k.matmul({y}, {}, {x.value()}, {w.value(), true, columns}, {});
 
   return record(
       "linear_columns", y, {x, w, plus},
