@@ -93,18 +93,47 @@ starts_without_driver() {  # starts_without_driver LIBRARY
   [[ $said == *"--device cuda: no NVIDIA driver is installed"* ]]
 }
 
+# With the library for ranks it is the same; that one is loaded with all that it links, and is of the same build.
+ranks_start_without_driver() {  # ranks_start_without_driver DIRECTORY
+  local said
+  python3 - "$1" << 'END' || return 1
+import ctypes, os, sys
+of = {}
+for part in ("cuda", "nccl"):
+    library = ctypes.CDLL(f"{sys.argv[1]}/libgrt_{part}.so", mode=os.RTLD_NOW)
+    interface = library[f"grt_{part}_interface"]
+    interface.restype = ctypes.c_char_p
+    of[part] = interface()
+sys.exit(of["cuda"] != of["nccl"] and f"of different builds: {of}")
+END
+  if [[ -e /dev/nvidia0 ]]; then echo "there is an NVIDIA driver"; return 0; fi
+  said=$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 GRT_CUDA_LIBRARY=$1/libgrt_cuda.so \
+    mpirun -np 2 --oversubscribe build/test-release/bin/train --model tests/fixtures/oracle/grt/config.json \
+    --data-train tests/fixtures/oracle/grt/tokens.bin --out "$temporary/ranks" --device cuda 2>&1) &&
+    { echo "it computed without a driver"; return 1; }
+  echo "$said"
+  [[ $said == *"rank 0 of 2: --device cuda: no NVIDIA driver is installed"* ]]
+}
+
 needs_no_cudnn() {  # needs_no_cudnn LIBRARY
   ! readelf --dynamic "$1" | grep 'NEEDED.*cudnn'
 }
 
 cuda() {
   heading "CUDA backend without a GPU"
+  check "configuring says what is built for a GPU, and what cannot be" tests/configure.sh || true
   if [[ ! -e build/test-release/lib/grt/libgrt_cuda.so ]]; then
     echo "skipped: no nvcc was found, so there is no libgrt_cuda.so"
     return 0
   fi
   check "the CUDA backend loads and says that there is no driver" \
-    starts_without_driver "$root/build/test-release/lib/grt/libgrt_cuda.so"
+    starts_without_driver "$root/build/test-release/lib/grt/libgrt_cuda.so" || true
+  if [[ -e build/test-release/lib/grt/libgrt_nccl.so ]]; then
+    check "the library for ranks on GPUs loads, and ranks say that there is no driver" \
+      ranks_start_without_driver "$root/build/test-release/lib/grt" || true
+  else
+    echo "skipped: no NCCL was found, so there is no libgrt_nccl.so"
+  fi
   check "the CUDA backend can be loaded without cuDNN" \
     needs_no_cudnn "$root/build/test-release/lib/grt/libgrt_cuda.so"
 }
