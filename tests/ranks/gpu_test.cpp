@@ -132,6 +132,19 @@ TEST_SUITE("ranks_gpu") {
       return step["depth"].get<double>() > 0 && step["depth"].get<double>() < 0.99;
     }));
   }
+
+  TEST_CASE("a router that the last micro-batch of a step does not reach is summed rightly on GPUs, too") {
+    const SharedDir shared;
+    Training training = short_training();
+    training.model = "mor";
+    training.depth_sampler = "uniform";
+    training.steps = 3;
+    const std::optional<Trained> alone = train_alone(training, shared / "alone");
+    const std::unique_ptr<Comm> comm = open_nccl(world(), gpu());
+    const Trained together = train(training, *comm, shared / "together");
+    CHECK(ends_shallow(together));
+    check_as_alone(alone, together);
+  }
 }
 
 }  // namespace grt::test

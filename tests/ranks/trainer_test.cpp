@@ -41,6 +41,17 @@ TEST_SUITE("ranks") {
     check_same(train(training, grt::alone(), own / "single"), train(training, world(), shared / "single"));
   }
 
+  TEST_CASE("a router that the last micro-batch of a step does not reach is summed rightly") {
+    const TempDir own;
+    const SharedDir shared;
+    Training training;
+    training.model = "mor";
+    training.depth_sampler = "uniform";
+    const Trained alone = train(training, grt::alone(), own / "alone");
+    CHECK(ends_shallow(alone));
+    check_same(alone, train(training, world(), shared / "together"));
+  }
+
   TEST_CASE("sharded moments change nothing, bit for bit, in weights, moments and logs") {
     const SharedDir shared;
     Training training;

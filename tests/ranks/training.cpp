@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "tests/train/oracle_models.h"
+#include "train/deal.h"
 #include "train/host.h"
 #include "train/trainer.h"
 
@@ -51,7 +52,7 @@ Trained train(const Training& training, Comm& comm, const fs::path& out, std::in
   comm.barrier();  // the log is written
 
   const Tensor weights = model->params().values();
-  Trained result{{}, {}, Tensor::from<float>(weights.shape(), grt::on_host<float>(weights), cpu())};
+  Trained result{{}, {}, {}, Tensor::from<float>(weights.shape(), grt::on_host<float>(weights), cpu())};
   std::istringstream text(read_file(out / "train.jsonl"));
   for (std::string line; std::getline(text, line);) {
     const Json record = Json::parse(line);
@@ -60,7 +61,20 @@ Trained train(const Training& training, Comm& comm, const fs::path& out, std::in
     else if (record["step"].get<std::int64_t>() % *config.eval_every == 0)  // not those at the end of a part of a run
       result.validations.push_back(record);
   }
+  for (std::int64_t step = 0; step < training.steps; ++step) {
+    std::vector<int>& drawn = result.depths.emplace_back();
+    for (std::int64_t i = 0; i < training.grad_accum; ++i) drawn.push_back(draw_depth(plan, step, i));
+  }
   return result;
+}
+
+bool ends_shallow(const Trained& run) {
+  for (const std::vector<int>& depths : run.depths)
+    for (int rank = 0; rank < world().size(); ++rank) {
+      const std::vector<std::int64_t> own = deal(depths, rank, world().size());
+      if (own.size() > 1 && depths[own.back()] < depths[own.front()]) return true;
+    }
+  return false;
 }
 
 double largest_difference_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key) {

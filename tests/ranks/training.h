@@ -23,11 +23,15 @@ struct Training {
 struct Trained {
   std::vector<Json> log;  // of the steps
   std::vector<Json> validations;
-  Tensor weights;  // on the CPU
+  std::vector<std::vector<int>> depths;  // of each step's micro-batches
+  Tensor weights;                        // on the CPU
 };
 
 // A run into `out` from its beginning, or from the checkpoint that is there, by all ranks of `comm` together.
 Trained train(const Training& training, Comm& comm, const std::filesystem::path& out, std::int64_t until = 0);
+
+// Does some step end with a micro-batch less deep than an earlier one, on the rank that computes both?
+bool ends_shallow(const Trained& run);
 
 // The largest difference of a number between two logs.
 double largest_difference_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key);
