@@ -31,8 +31,7 @@ int run(int argc, char** argv) {
   flags.add(device_flags);
   if (!flags.parse(argc, argv)) return 0;
   check_output(config);
-  const std::unique_ptr<Device> device = device_flags.open();
-  fmt::print(stderr, "{}", device_flags.notice(*device));
+  const std::unique_ptr<Device> device = device_flags.open_and_tell();
   check_place(*config.out, config.overwrite);
   { const DirectoryWriter probe(*config.out); }  // fails now, not after the work
 

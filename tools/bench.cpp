@@ -123,8 +123,9 @@ int run(int argc, char** argv) {
   check_options(options);
 
   const std::string dtype = options.dtype();
-  const std::unique_ptr<Device> device =
-      DeviceConfig{.device = options.device, .dtype = dtype, .threads = options.threads}.open();
+  const DeviceConfig config{.device = options.device, .dtype = dtype, .threads = options.threads};
+  // On request: the process that started this one has told.
+  const std::unique_ptr<Device> device = options.on_request ? config.open() : config.open_and_tell();
   const StepShape shape{options.batch_size, options.context_length.value_or(0), options.recompute};
   if (options.on_request) {
     train_on_request(options.models[0], shape, *device);
@@ -135,8 +136,7 @@ int run(int argc, char** argv) {
   if (options.chosen("attention")) bench_ops(options.rows(), "attention", *device, report);
   if (options.chosen("ops")) bench_ops(options.rows(), "ops", *device, report);
   if (options.chosen("train"))
-    bench_train({options.models, shape, options.rounds, options.dtypes, options.torch, options.python, options.device,
-                 options.alone},
+    bench_train({options.models, shape, options.rounds, options.dtypes, options.torch, options.python, options.alone},
                 *device, report);
   if (options.chosen("decode")) bench_decode(options.decoding(), *device, report);
   if (options.chosen("growth")) bench_growth(options.models[0], shape, options.rounds, *device, report);

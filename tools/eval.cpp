@@ -380,8 +380,7 @@ int run(int argc, char** argv) {
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options, task_flags);
 
-  const std::unique_ptr<Device> device = device_flags.open();
-  fmt::print(stderr, "{}", device_flags.notice(*device));
+  const std::unique_ptr<Device> device = device_flags.open_and_tell();
   const std::unique_ptr<LanguageModel> model =
       load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags));
   const int depth = options.depth.value_or(model->depths().full);

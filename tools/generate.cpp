@@ -316,8 +316,7 @@ int run(int argc, char** argv) {
   check_flags(options);
   GenerateOptions generation = generation_options(options, sampling);
 
-  const std::unique_ptr<Device> device = device_flags.open();
-  fmt::print(stderr, "{}", device_flags.notice(*device));
+  const std::unique_ptr<Device> device = device_flags.open_and_tell();
   const std::unique_ptr<LanguageModel> model =
       load_model(*options.checkpoint, *device, device_flags.type(), weights.packed(device_flags));
   const Prompts prompts = prompts_of(options, model->config());

@@ -218,8 +218,7 @@ int run(int argc, char** argv) {
   device_config.cpu_alone = !options.checkpoint;
   if (options.checkpoint) {
     check(options.op.empty(), "--op: cannot be combined with --checkpoint");
-    const std::unique_ptr<Device> device = device_config.open();
-    fmt::print(stderr, "{}", device_config.notice(*device));
+    const std::unique_ptr<Device> device = device_config.open_and_tell();
     return write_gradients(options, *device, device_config.type());
   }
   for (const char* name : {"data", "output", "batch-size", "depth", "dtype"})

@@ -148,16 +148,14 @@ MemoryNeeds memory_needs(const Run& run, const TrainPlan& plan, const LanguageMo
           teacher_config(run, model.config())};
 }
 
-void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device, int ranks,
-                  const std::string& why_cpu) {
+void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& model, const Device& device, int ranks) {
   const std::int64_t context = plan.order.context_length;
   const Flops flops = model.flops(context, model.depths().full);
   const std::string source = !run.config.model.empty() ? run.config.model : "of " + run.config.init_from;
   fmt::print("model: {} {}, {} parameters, {:.3g} MFLOP/token forward at full depth {}\n", model.config().architecture,
              source, model.params().count(), (flops.executed_body + flops.executed_head) / 1e6, model.depths().full);
-  fmt::print("device: {}, {}, {}{} threads{}\n", device.name(), run.device.dtype,
-             ranks > 1 ? fmt::format("{} ranks of ", ranks) : "", thread_count(),
-             why_cpu.empty() ? "" : fmt::format(" (no GPU: {})", why_cpu));
+  fmt::print("device: {}, {}, {}{} threads\n", device.name(), run.device.dtype,
+             ranks > 1 ? fmt::format("{} ranks of ", ranks) : "", thread_count());
   fmt::print(
       "steps: {} of {} tokens ({} x {} x {}: micro-batches, sequences, context), depth {}\n", plan.steps,
       run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size, context,
@@ -185,9 +183,7 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
     take_over(run, flags);
   else
     apply_recipe(run.config, flags);
-  std::string why_cpu;
-  const std::unique_ptr<Device> device = run.device.open(launched, &why_cpu);  // outlives every tensor
-  fmt::print(stderr, "{}", run.device.notice(*device));
+  const std::unique_ptr<Device> device = run.device.open_and_tell(launched);  // outlives every tensor
   const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
   if (run.config.resume) check_same_model(run, *model);

@@ -73,16 +73,23 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
   return open_cpu(products);
 }
 
+bool on_gpu(const Device& device) { return device.name().starts_with(kCuda); }
+
 std::unique_ptr<Comm> ranks_on(Device& device, Comm& comm) {
-  if (comm.size() == 1 || !device.name().starts_with(kCuda)) return nullptr;
+  if (comm.size() == 1 || !on_gpu(device)) return nullptr;
   return open_nccl(comm, device);
 }
 
 DType DeviceConfig::type() const { return dtype == "f64" ? DType::f64 : DType::f32; }
 
-std::string DeviceConfig::notice(const Device& opened) const {
-  if (dtype != "bf16" || opened.name().starts_with(kCuda) || cpu_level() == "avx512bf16") return "";
-  return "note: --dtype bf16 is emulated at the level " + cpu_level() + ", no faster than f32\n";
+std::unique_ptr<Device> DeviceConfig::open_and_tell(Comm& comm) const {
+  std::string why_cpu;
+  std::unique_ptr<Device> opened = open(comm, &why_cpu);
+  if (comm.rank() > 0) return opened;
+  if (!why_cpu.empty()) fmt::print(stderr, "note: --device {} takes the CPU: {}\n", device, why_cpu);
+  if (dtype == "bf16" && !on_gpu(*opened) && cpu_level() != "avx512bf16")
+    fmt::print(stderr, "note: --dtype bf16 is emulated at the level {}, no faster than f32\n", cpu_level());
+  return opened;
 }
 
 DType packed_type(const std::string& weights) {

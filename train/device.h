@@ -30,9 +30,13 @@ struct DeviceConfig {
   // has none. Also sets the number of threads. Throws Error naming the flag. `why_cpu`, if given, becomes why auto took
   // the CPU. Called by all ranks.
   std::unique_ptr<Device> open(Comm& comm = alone(), std::string* why_cpu = nullptr) const;
-  DType type() const;                              // of tensors; bf16 is a matter of products alone
-  std::string notice(const Device& opened) const;  // a line that says so if bf16 is emulated there; else empty
+  // open() for a program: rank 0 says on stderr, in a line each, that auto took the CPU and why, and that bf16 is
+  // emulated there.
+  std::unique_ptr<Device> open_and_tell(Comm& comm = alone()) const;
+  DType type() const;  // of tensors; bf16 is a matter of products alone
 };
+
+bool on_gpu(const Device& device);
 
 // The ranks of `comm` for tensors on `device`: over NCCL if that is a GPU and there are several; else null, and `comm`
 // itself serves. Called by all ranks. Throws Error.

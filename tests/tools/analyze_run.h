@@ -13,7 +13,8 @@ namespace grt::test {
 
 inline std::vector<std::string> arguments(const std::filesystem::path& checkpoint, const std::filesystem::path& data,
                                           const std::filesystem::path& out, const std::vector<std::string>& more) {
-  std::vector<std::string> all = {"--checkpoint", checkpoint.string(), "--data", data.string(), "--out", out.string()};
+  std::vector<std::string> all = {"--checkpoint", checkpoint.string(), "--data",   data.string(),
+                                  "--out",        out.string(),        "--device", "cpu"};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }

@@ -40,7 +40,8 @@ TEST_SUITE("tools") {
       CAPTURE(name);
       const Json expected = oracle_values(name);
       const TempDir dir;
-      const Outcome outcome = eval(name, {"--depths", "all", "--time", "--json", (dir / "r.json").string()});
+      const Outcome outcome =
+          eval(name, {"--depths", "all", "--time", "--device", "cpu", "--json", (dir / "r.json").string()});
       INFO(outcome.err);
       REQUIRE(outcome.code == 0);
       CHECK(outcome.err.empty());

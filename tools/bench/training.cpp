@@ -61,9 +61,10 @@ std::vector<std::string> shared_flags(const TrainBench& bench, const std::string
           "--dtype",      dtype};
 }
 
-Participant own_participant(const TrainBench& bench, const std::string& model, const std::string& dtype) {
-  std::vector<std::string> command = {own_binary(), "train",    "--on-request", "--model",
-                                      model,        "--device", bench.device};
+Participant own_participant(const TrainBench& bench, const std::string& model, const std::string& dtype,
+                            const Device& device) {
+  const std::string where = on_cpu(device) ? "cpu" : device.name();
+  std::vector<std::string> command = {own_binary(), "train", "--on-request", "--model", model, "--device", where};
   const std::vector<std::string> flags = shared_flags(bench, dtype);
   command.insert(command.end(), flags.begin(), flags.end());
   if (bench.shape.context_length > 0)
@@ -107,7 +108,7 @@ std::vector<Participant> participants(const TrainBench& bench, const Device& dev
   for (const std::string& model : bench.models) {
     whole_config(bench, model);  // a wrong one is an error of ours
     for (const std::string& dtype : bench.dtypes) {
-      all.push_back(own_participant(bench, model, dtype));
+      all.push_back(own_participant(bench, model, dtype, device));
       for (const std::string& setting : bench.torch)
         all.push_back(torch_participant(bench, model, dtype, setting, device));
     }

@@ -14,13 +14,12 @@ struct TrainBench {
   std::vector<std::string> dtypes;  // f32, bf16: of products
   std::vector<std::string> torch;   // settings of PyTorch to compare with: "installed", "tuned", "compiled"
   std::string python;               // with the module torch
-  std::string device;               // as --device takes it
   bool alone;                       // one process at a time, started for each of its turns: less memory, more time
 };
 
 void check_torch_settings(const std::vector<std::string>& settings);  // throws Error naming --torch
 
-// `device`: what bench.device names, for PyTorch's sake.
+// `device`: where all compute, in processes of their own.
 void bench_train(const TrainBench& bench, const Device& device, Report& report);
 
 }  // namespace grt
