@@ -209,8 +209,9 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
   if (run.config.shard_optimizer) needs.moment_shares = comm.size();
   needs.holds = !run.config.recompute;
   needs.keeps = device->kernels().keeps();
+  needs.gpu = on_gpu(*device);
   const MemoryPlan memory = plan_memory(needs);
-  print_header(run, plan, *model, *device, comm.size(), why_cpu);
+  print_header(run, plan, *model, *device, comm.size());
   check_init_map(run, *model);
   fmt::print("{}", describe(memory));
   check_fits(memory, needs, device->available() / (on_device ? 1 : comm.local_size()));  // on the CPU ranks share it

@@ -11,7 +11,7 @@ namespace grt {
 std::int64_t MemoryPlan::total() const {
   std::int64_t deepest = 0;
   for (const auto& [depth, bytes] : activations) deepest = std::max(deepest, bytes);
-  return weights + gradients + moments + teacher + held + deepest;
+  return weights + gradients + moments + teacher + held + reserve + deepest;
 }
 
 MemoryPlan plan_memory(const MemoryNeeds& needs) {
@@ -24,6 +24,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
   const auto gradients = static_cast<std::int64_t>(device->in_use()) - weights;
 
   MemoryPlan plan{weights, gradients, 2 * weights / needs.moment_shares, {}};
+  if (needs.gpu) plan.reserve = kGpuReserve;
   std::unique_ptr<LanguageModel> teacher;
   if (!needs.teacher.is_null()) {
     const std::size_t before = device->in_use();
@@ -67,6 +68,7 @@ std::string describe(const MemoryPlan& plan) {
                                  human_bytes(plan.gradients), human_bytes(plan.moments));
   if (plan.teacher > 0) text += fmt::format("teacher {}, ", human_bytes(plan.teacher));
   if (plan.held > 0) text += fmt::format("held weights {}, ", human_bytes(plan.held));
+  if (plan.reserve > 0) text += fmt::format("GPU libraries and graphs {}, ", human_bytes(plan.reserve));
   text += "activations at depth";
   for (const auto& [depth, bytes] : plan.activations) text += fmt::format(" {}: {},", depth, human_bytes(bytes));
   text.pop_back();
@@ -86,7 +88,8 @@ void check_fits(const MemoryPlan& plan, const MemoryNeeds& needs, std::int64_t a
       high = smaller.batch_size - 1;
     }
   }
-  fail("--batch-size {}: the run needs {} and {} are available; {}", needs.batch_size, human_bytes(plan.total()),
+  fail("--batch-size {}: the run needs {}{} and {} are available; {}", needs.batch_size, human_bytes(plan.total()),
+       plan.reserve > 0 ? fmt::format(" ({} of it for the GPU's libraries and graphs)", human_bytes(plan.reserve)) : "",
        human_bytes(available),
        fits > 0 ? fmt::format("--batch-size {} fits (raise --grad-accum to make up for it{})", fits,
                               needs.recompute ? "" : ", or try --recompute")

@@ -9,11 +9,17 @@
 
 namespace grt {
 
+// What a GPU must have free beside the tensors: code that is loaded when it first runs (kernels, cuBLASLt, cuDNN: some
+// hundred MB), cuBLASLt's workspace of 32 MiB, NCCL's buffers, and blocks that graphs keep to themselves, so that what
+// is done without a graph takes others.
+inline constexpr std::int64_t kGpuReserve = 1'000'000'000;
+
 struct MemoryPlan {
   std::int64_t weights, gradients, moments;  // bytes
   std::map<int, std::int64_t> activations;   // by depth: the peak of a forward and backward pass, beyond the above
   std::int64_t teacher = 0;                  // its weights; its pass is part of the activations
   std::int64_t held = 0;       // what is kept of held weights (Kernels::keeps); fewer panels where Eigen multiplies
+  std::int64_t reserve = 0;    // on a GPU: for what is beside tensors (kGpuReserve)
   std::int64_t total() const;  // with the deepest pass
 };
 
@@ -28,6 +34,7 @@ struct MemoryNeeds {
   int moment_shares = 1;            // ranks that share the moments
   bool holds = false;               // passes run under a Hold (ops/hold.h)
   Keeps keeps = Keeps::nothing;     // of the device where it will run
+  bool gpu = false;                 // it is a GPU
 };
 
 MemoryPlan plan_memory(const MemoryNeeds& needs);

@@ -161,6 +161,20 @@ TEST_SUITE("train") {
     check_fits(plan, needs, plan.total());
   }
 
+  TEST_CASE("on a GPU the plan leaves room for what is beside tensors, and says so") {
+    MemoryNeeds needs{find_model("grt-nano"), DType::f32, 2, {4}, false};
+    const MemoryPlan tensors = plan_memory(needs);
+    needs.gpu = true;
+    const MemoryPlan plan = plan_memory(needs);
+    CHECK(plan.total() == tensors.total() + kGpuReserve);
+    CHECK(test::contains(describe(plan), "GPU libraries and graphs 1 GB, "));
+    CHECK_FALSE(test::contains(describe(tensors), "GPU"));
+    check_fits(tensors, needs, tensors.total());
+    const std::string error = test::error_of([&] { check_fits(plan, needs, plan.total() - 1); });
+    CHECK(test::contains(error, "(1 GB of it for the GPU's libraries and graphs)"));
+    CHECK(test::contains(error, "--batch-size 1 fits"));
+  }
+
   TEST_CASE("the loss in chunks takes less memory than the whole logits would") {
     const MemoryPlan plan = plan_memory({find_model("gpt2-small"), DType::f32, 8, {12}, true});
     CHECK(plan.activations.at(12) < std::int64_t{8} * 1024 * 50304 * 4);
