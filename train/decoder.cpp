@@ -11,6 +11,11 @@
 
 namespace grt {
 
+std::unique_ptr<Hold> hold_rounded(const LanguageModel& model) {
+  if (model.device().kernels().keeps() != Keeps::rounded) return nullptr;
+  return std::make_unique<Hold>(model.params().values());
+}
+
 Decoder::Decoder(const LanguageModel& model, const DecodeOptions& options, std::int64_t most_tokens)
     : model_(model),
       options_(options),

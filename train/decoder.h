@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/graphs.h"
+#include "ops/hold.h"
 #include "train/exit_rule.h"
 
 namespace grt {
@@ -22,6 +23,10 @@ struct DecodeOptions {
   bool count_steps = false;           // keep how many steps each token takes
   std::optional<ExitRule> exit = {};  // how a token, of the prompt too, stops before `depth`; none: no token does
 };
+
+// While it lives the weights of `model` are rounded to bf16 but once for all decoders, not at every token; null where
+// products do not round.
+std::unique_ptr<Hold> hold_rounded(const LanguageModel& model);
 
 // Each sequence has a length of its own, and what comes of it depends neither on the others nor, bit for bit, on their
 // number. Logits are (rows, vocab_size). Throws Error for ids outside the vocabulary, and for logits that are not

@@ -211,6 +211,7 @@ GenerateStats generate(const LanguageModel& model, std::span<const std::vector<i
   if (options.speculation) check_speculation(model, *options.speculation, options.decode);
   Decoder(model, options.decode, Generation::most_tokens(prompts, options));  // do all fit, before any is continued?
   const std::size_t most = options.side_by_side > 0 ? static_cast<std::size_t>(options.side_by_side) : prompts.size();
+  const std::unique_ptr<Hold> hold = hold_rounded(model);
   GenerateStats stats;
   for (std::size_t first = 0; first < prompts.size(); first += most) {
     const OnToken shifted = [&](int sample, const NewToken& token) {
@@ -231,6 +232,7 @@ GenerateStats generate(const LanguageModel& model, std::span<const int> prompt, 
 std::vector<double> score(const LanguageModel& model, std::span<const int> prompt, std::span<const int> ids,
                           const DecodeOptions& options) {
   check(!ids.empty(), "--score-ids: no ids to score");
+  const std::unique_ptr<Hold> hold = hold_rounded(model);
   Decoder decoder(model, options, static_cast<std::int64_t>(prompt.size() + ids.size()) - 1);
   std::vector<double> logprobs, logits = decoder.start(prompt);
   for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -6,7 +6,8 @@
 #include "ops/hold.h"
 #include "ops/ops.h"
 #include "tests/cuda/modes.h"
-#include "tests/support.h"
+#include "tests/train/oracle_models.h"
+#include "train/generate.h"
 
 namespace grt {
 namespace {
@@ -124,6 +125,42 @@ TEST_SUITE("cuda") {
     CHECK(test::error_of([&] { biased(emu::Algorithms::none, &launches); }) ==
           "cuda: cuBLASLt has no algorithm for a product: (4, 9) f32 of rows 9 apart by (9, 7) f32, transposed, of "
           "rows 9 apart, into rows 20 apart");
+  }
+
+  TEST_CASE("text is that of weights rounded at each token, but each is rounded once") {
+    test::Emulated emulated({.keep_blocks = true}, DType::bf16);
+    const auto model = load_model(test::oracle("dense"), emulated.device());
+    const std::vector<int> prompt{5, 3, 8, 1};
+    // A new token's launches, once the graph of a step is made; and the text.
+    const auto measured = [&](auto&& text_of) {
+      std::uint64_t launches[2] = {};
+      std::vector<int> text;
+      for (const int more : {0, 1}) {
+        const std::uint64_t before = emu::counters.launches;
+        text = text_of(6 + more);
+        emulated.device().sync();
+        launches[more] = emu::counters.launches - before;
+      }
+      return std::pair(launches[1] - launches[0], text);
+    };
+    const auto [each_time, expected] = measured([&](int tokens) {
+      Decoder decoder(*model, {}, 16);
+      std::vector<int> text;
+      for (std::vector<double> logits = decoder.start(prompt); std::ssize(text) < tokens;) {
+        text.push_back(choose(logits, {.temperature = 0}, 0, 4 + std::ssize(text)).id);
+        if (std::ssize(text) < tokens) logits = decoder.next(std::span(&text.back(), 1));
+      }
+      return text;
+    });
+    const auto [once, text] = measured([&](int tokens) {
+      std::vector<int> all;
+      generate(*model, prompt, {.tokens = tokens, .sampling = {.temperature = 0}},
+               [&](int, const NewToken& token) { all.push_back(token.id); });
+      return all;
+    });
+    CHECK(text == expected);
+    CHECK(each_time - once == 4 * 3 + 1);  // of three blocks and the head
+    CHECK(hold_rounded(*load_model(test::oracle("dense"), test::cpu())) == nullptr);
   }
 
   TEST_CASE("a row of a product with packed weights has the same bits beside up to 15 others") {

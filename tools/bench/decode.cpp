@@ -94,6 +94,7 @@ void Row::run(Device& device) {
       prompts[s][t] = static_cast<int>(random_below({1, static_cast<std::uint32_t>(s), 3}, t, V));
   const std::size_t before = device.in_use();
   device.reset_peak();
+  const std::unique_ptr<Hold> hold = hold_rounded(model());
   Decoder decoder(model(), {.kv = kv}, prompt + tokens);
   std::vector<double> logits;
   prompt_seconds = seconds_of([&] { logits = decoder.start(prompts); });
