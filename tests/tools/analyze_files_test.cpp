@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "tests/support.h"
 #include "tests/tools/analyze_run.h"
+#include "tests/tools/on_cpu.h"
 #include "tests/train/oracle_models.h"
 
 namespace grt::test {
@@ -154,7 +155,7 @@ TEST_SUITE("tools") {
     };
     for (const Row& row : table) {
       CAPTURE(row.says);
-      const Outcome outcome = run_tool("analyze", row.arguments);
+      const Outcome outcome = run_tool("analyze", on_cpu(row.arguments));
       CHECK(outcome.code == 1);
       CHECK(outcome.out.empty());
       CAPTURE(outcome.err);

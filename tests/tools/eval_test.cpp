@@ -5,6 +5,7 @@
 
 #include "core/safetensors.h"
 #include "tests/support.h"
+#include "tests/tools/on_cpu.h"
 #include "tests/train/oracle_models.h"
 
 namespace grt::test {
@@ -352,7 +353,7 @@ TEST_SUITE("tools") {
     };
     for (const Row& row : rows) {
       CAPTURE(row.says);
-      const Outcome outcome = run_tool("eval", row.arguments);
+      const Outcome outcome = run_tool("eval", on_cpu(row.arguments));
       CHECK(outcome.code == 1);
       CHECK(outcome.out.empty());
       CAPTURE(outcome.err);

@@ -6,6 +6,7 @@
 
 #include "core/files.h"
 #include "tests/support.h"
+#include "tests/tools/on_cpu.h"
 #include "tests/train/oracle_models.h"
 #include "train/utf8.h"
 
@@ -377,7 +378,7 @@ TEST_SUITE("tools") {
     };
     for (const Row& row : rows) {
       CAPTURE(row.says);
-      const Outcome outcome = run_tool("generate", row.arguments);
+      const Outcome outcome = run_tool("generate", on_cpu(row.arguments));
       CHECK(outcome.code == 1);
       CHECK(outcome.out.empty());
       CAPTURE(outcome.err);

@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "tests/support.h"
+#include "tests/tools/on_cpu.h"
 #include "tests/train/oracle_models.h"
 
 namespace grt {
@@ -72,7 +73,7 @@ TEST_SUITE("tools") {
   TEST_CASE("gradcheck refuses what it cannot do in one line that names the flag") {
     const std::string dense = test::fixture("oracle/dense").string();
     const auto error = [](const std::vector<std::string>& arguments) {
-      const test::Outcome o = run_tool("gradcheck", arguments);
+      const test::Outcome o = run_tool("gradcheck", test::on_cpu(arguments));
       CHECK(o.code == 1);
       CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
       return o.err;

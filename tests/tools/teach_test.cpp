@@ -7,6 +7,7 @@
 
 #include "core/safetensors.h"
 #include "tests/support.h"
+#include "tests/tools/on_cpu.h"
 #include "tests/train/oracle_models.h"
 
 namespace grt::test {
@@ -39,7 +40,7 @@ Json first_step(const std::string& model, const fs::path& out, const Words& more
 }
 
 std::string train_error(const std::string& model, const fs::path& out, const Words& more) {
-  const Outcome outcome = run_tool("train", run_words(model, out, more));
+  const Outcome outcome = run_tool("train", on_cpu(run_words(model, out, more)));
   CHECK(outcome.code == 1);
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
   CHECK(!fs::exists(out));

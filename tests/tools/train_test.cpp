@@ -12,6 +12,7 @@
 #include "core/safetensors.h"
 #include "core/threads.h"
 #include "tests/support.h"
+#include "tests/tools/on_cpu.h"
 #include "tests/train/oracle_models.h"
 #include "train/checkpoint.h"
 
@@ -490,7 +491,7 @@ TEST_SUITE("tools") {
       CAPTURE(part);
       Words words = base;
       words.insert(words.end(), extra.begin(), extra.end());
-      const test::Outcome run = run_tool("train", words);
+      const test::Outcome run = run_tool("train", test::on_cpu(words));
       CAPTURE(run.err);
       CHECK(run.code == 1);
       CHECK(contains(run.err, part));

@@ -4,6 +4,7 @@
 #include "core/safetensors.h"
 #include "tests/models/toys.h"
 #include "tests/tools/eval/task_data.h"
+#include "tests/tools/on_cpu.h"
 
 namespace grt::test {
 namespace {
@@ -28,9 +29,10 @@ TEST_SUITE("tools") {
     const TempDir dir;
     write_model(dir / "C");
     const auto path = [&](const char* name) { return (dir / name).string(); };
-    const Outcome outcome = run_tool("eval", {"--checkpoint", path("C"), "--tasks", "all", "--tasks-dir",
-                                              fixture("tasks").string(), "--depths", "0,2,3", "--json", path("r.json"),
-                                              "--harness-json", path("h.json"), "--log-samples", path("s.jsonl")});
+    const Outcome outcome =
+        run_tool("eval", {"--checkpoint", path("C"), "--tasks", "all", "--tasks-dir", fixture("tasks").string(),
+                          "--depths", "0,2,3", "--device", "cpu", "--json", path("r.json"), "--harness-json",
+                          path("h.json"), "--log-samples", path("s.jsonl")});
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK(outcome.err.empty());
@@ -185,7 +187,7 @@ TEST_SUITE("tools") {
     for (const Case& c : cases) {
       std::vector<std::string> arguments = {"--checkpoint", (dir / c.checkpoint).string()};
       arguments.insert(arguments.end(), c.arguments.begin(), c.arguments.end());
-      const Outcome outcome = run_tool("eval", arguments);
+      const Outcome outcome = run_tool("eval", on_cpu(arguments));
       CAPTURE(outcome.err);
       CHECK(outcome.code == 1);
       CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
