@@ -3,12 +3,18 @@
 namespace grt::cuda {
 
 void HeldCopies::hold(const Tensor& weights) {
-  let_go();
-  begin_ = weights.data<char>();
-  end_ = begin_ + weights.bytes();
+  const char* const begin = weights.data<char>();
+  if (begin != begin_) {
+    copies_.clear();
+    holds_ = 0;
+  }
+  begin_ = begin;
+  end_ = begin + weights.bytes();
+  ++holds_;
 }
 
 void HeldCopies::let_go() {
+  if (--holds_ > 0) return;
   copies_.clear();
   begin_ = end_ = nullptr;
 }

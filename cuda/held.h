@@ -1,5 +1,5 @@
-// Copies of held weights in bf16 (Kernels::hold): made when a product first needs one, and used until the hold ends.
-// Their memory goes back then, so that a graph made of a whole hold owns it.
+// Copies of held weights in bf16 (Kernels::hold): made when a product first needs one, and used until the outermost
+// hold ends. Their memory goes back then, so that a graph made of a whole hold owns it.
 #pragma once
 
 #include <map>
@@ -20,6 +20,7 @@ class HeldCopies {
   using Place = std::tuple<const void*, std::int64_t, std::int64_t>;  // where it lies, rows, columns
 
   const char *begin_ = nullptr, *end_ = nullptr;  // of what is held
+  int holds_ = 0;                                 // of it, one in another
   std::map<Place, Tensor> copies_;
 };
 

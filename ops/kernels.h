@@ -115,7 +115,7 @@ struct Kernels {
   }
 
   // From hold() to let_go() the values in `weights` stand still: what a kernel derives from them it may keep till then.
-  // A hold inside another takes its place.
+  // A hold inside another of the same weights is a pass of its own (ops/hold.h); one of others takes its place.
   virtual void hold(const Tensor& weights) { static_cast<void>(weights); }
   virtual void let_go() {}
   virtual Keeps keeps() const { return Keeps::nothing; }

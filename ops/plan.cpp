@@ -29,12 +29,16 @@ class CountedCopies {
  public:
   explicit CountedCopies(Keeps keeps) : keeps_(keeps) {}
   void hold(const Tensor& weights) {
+    holds_ = weights_ && weights_.raw() == weights.raw() ? holds_ + 1 : 1;
     weights_ = weights;
     uses_.clear();
   }
-  void let_go() { weights_ = {}; }
+  void let_go() {
+    if (--holds_ == 0) weights_ = {};
+  }
+  Keeps keeps() const { return keeps_; }
 
-  // Panels: taken when a second factor comes for the second time.
+  // Panels: taken when a second factor comes for the second time in a pass.
   void use_panels(const Factor& b) {
     if (keeps_ != Keeps::panels || !held(b.tensor)) return;
     const auto [k, n] = extents(b);
@@ -64,6 +68,7 @@ class CountedCopies {
 
   const Keeps keeps_;
   Tensor weights_;
+  int holds_ = 0;  // of them, one in another
   std::map<Place, int> uses_;
   std::map<Place, Tensor> kept_;
 };
@@ -109,6 +114,7 @@ struct CountingKernels final : Kernels {
   }
   void hold(const Tensor& weights) override { copies.hold(weights); }
   void let_go() override { copies.let_go(); }
+  Keeps keeps() const override { return copies.keeps(); }
   void pack(const Tensor&, const Tensor&) override {}
   void sum_rows(const Into&, const Tensor&) override {}
   void sum(const Into&, const Tensor&, double) override {}

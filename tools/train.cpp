@@ -207,7 +207,6 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
 
   MemoryNeeds needs = memory_needs(run, plan, *model);
   if (run.config.shard_optimizer) needs.moment_shares = comm.size();
-  needs.holds = !run.config.recompute;
   needs.keeps = device->kernels().keeps();
   needs.gpu = on_gpu(*device);
   const MemoryPlan memory = plan_memory(needs);

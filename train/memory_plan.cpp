@@ -35,8 +35,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
   const std::int64_t time = model->config().context_length;
   const Tensor tokens = Tensor::empty({needs.batch_size, time}, DType::i32, *device);
   const auto rehearse = [&](int depth) {
-    std::optional<Hold> hold;
-    if (needs.holds) hold.emplace(params.values());
+    const Hold forward(params.values(), needs.recompute);
     Tape tape;
     Var loss;
     {
@@ -46,10 +45,11 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
       Record on(&tape);
       loss = model->loss(tokens, tokens, depth, pass);
     }
+    const Hold backward(params.values(), needs.recompute);
     tape.backward(loss, Tensor::empty({1}, needs.dtype, *device));
     params.clear_gradients();
   };
-  if (needs.holds) {
+  if (needs.keeps != Keeps::nothing) {
     const std::size_t before = device->in_use();
     rehearse(*std::max_element(needs.depths.begin(), needs.depths.end()));
     plan.held = static_cast<std::int64_t>(device->in_use() - before);

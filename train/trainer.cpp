@@ -124,10 +124,7 @@ bool Trainer::step(std::int64_t step, StepStats& stats) {
   for (std::int64_t i = 0; i < n; ++i) depths.push_back(draw_depth(plan_, step, i));
   const std::vector<std::int64_t> own = deal(depths, comm_.rank(), comm_.size());
   clear_gradients();
-  for (const std::int64_t i : own) {
-    if (signals_.received() != 0) break;
-    micro_batch(step, i, depths[i]);
-  }
+  micro_batches(step, own, depths);
   interrupted_by_ = interrupting_signal();
   if (interrupted_by_ != 0) return false;
 
@@ -161,17 +158,28 @@ void Trainer::clear_gradients() {
   if (model_.device().uses_graphs()) model_.params().complete_gradients();
 }
 
+// `depths`: of all micro-batches of the step. A graph holds weights for itself.
+void Trainer::micro_batches(std::int64_t step, const std::vector<std::int64_t>& indices,
+                            const std::vector<int>& depths) {
+  std::optional<Hold> hold;
+  if (!model_.device().uses_graphs()) hold.emplace(model_.params().values(), plan_.config.recompute);
+  for (const std::int64_t i : indices) {
+    if (signals_.received() != 0) break;
+    micro_batch(step, i, depths[i]);
+  }
+}
+
 // Adds this micro-batch's share to the gradients and puts its loss into losses_. What it does depends on the depth
 // alone; tokens and the seed of its noise lie in memory.
 void Trainer::micro_batch(std::int64_t step, std::int64_t index, int depth) {
   load_batch(step, index);
   const Tensor last = losses_.range(plan_.config.grad_accum, {1});
   graphs_.run(depth, [&] {
-    std::optional<Hold> hold;  // every recurrence of a shared core uses the same packed weights
-    if (!plan_.config.recompute) hold.emplace(model_.params().values());  // they take memory
+    const Hold forward(model_.params().values(), plan_.config.recompute);
     Tape tape;
     const Var loss = batch_loss(depth, &tape);
     model_.device().copy(last.raw(), loss.value().raw(), last.bytes());
+    const Hold backward(model_.params().values(), plan_.config.recompute);
     tape.backward(loss, share_);
   });
   model_.device().copy(losses_.range(index, {1}).raw(), last.raw(), last.bytes());

@@ -46,6 +46,7 @@ class Trainer {
   int interrupting_signal();                        // that a rank has received, or 0; the same answer on all ranks
   bool step(std::int64_t step, StepStats& stats);   // false: interrupted, nothing changed
   void clear_gradients();
+  void micro_batches(std::int64_t step, const std::vector<std::int64_t>& indices, const std::vector<int>& depths);
   void micro_batch(std::int64_t step, std::int64_t index, int depth);
   void load_batch(std::int64_t step, std::int64_t index);
   Var batch_loss(int depth, Tape* tape) const;

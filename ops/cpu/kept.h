@@ -1,5 +1,5 @@
 // Packed weights that several products of a pass share (Kernels::hold): the panels of a second factor, kept from the
-// product that packs them to the end of the hold.
+// product that packs them to the end of the outermost hold.
 #pragma once
 
 #include <compare>
@@ -14,8 +14,8 @@ namespace grt::cpu {
 struct Kept {
   Device* device = nullptr;
   Tensor memory;
-  int uses = 0;           // in this hold
-  bool repeated = false;  // was it used more than once in an earlier hold?
+  int uses = 0;           // in this pass
+  bool repeated = false;  // was it used more than once in a pass?
   bool packed = false;
 
   template <class T>
@@ -33,7 +33,7 @@ class KeptPanels {
   void let_go();
 
   // Where to keep the panels of a factor (k, n) that lies at `data`: null if it is no part of what is held, was not
-  // used more than once in a hold, or is larger than kMostHeld (ops/hold.h).
+  // used more than once in a pass, or is larger than kMostHeld (ops/hold.h).
   Kept* find(const void* data, std::int64_t row, std::int64_t col, std::int64_t k, std::int64_t n);
 
  private:
@@ -45,8 +45,8 @@ class KeptPanels {
 
   Device* device_ = nullptr;
   const char *begin_ = nullptr, *end_ = nullptr;  // of what was held last
-  bool held_ = false;
-  std::map<Place, Kept> places_;  // their memory stays for the next hold
+  int holds_ = 0;                                 // of it, one in another
+  std::map<Place, Kept> places_;                  // their memory stays for the next hold
 };
 
 }  // namespace grt::cpu

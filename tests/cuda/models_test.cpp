@@ -184,7 +184,6 @@ TEST_SUITE("cuda") {
                                          .batch_size = 2,
                                          .depths = {3},
                                          .recompute = false,
-                                         .holds = true,
                                          .keeps = device.kernels().keeps()});
     const auto model = make_model(kToy, "test");
     model->params().allocate(device, DType::f32);

@@ -330,6 +330,41 @@ TEST_SUITE("ops") {
       });
   }
 
+  TEST_CASE("the panels of a weight that one pass uses twice serve the next passes, to the end of the outermost hold") {
+    const auto check_passes = [](Kernels& kernels, int form, int uses) {
+      Product<float> p({60, 7, 331}, form_of(form));
+      const Tensor& weights = p.b.storage;
+      const auto result = [&] {
+        p.c.fill_nan();
+        p.run(kernels);
+        return p.c.storage.clone();
+      };
+      const auto pass = [&] {
+        kernels.hold(weights);
+        const Tensor first = result();
+        for (int use = 1; use < uses; ++use) CHECK(test::same_bits(result(), first));
+        kernels.let_go();
+        return first;
+      };
+      const Tensor before = result();
+      kernels.hold(weights);
+      CHECK(test::same_bits(pass(), before));
+      kernels.multiply({weights}, weights, 2);  // which a hold forbids: it shows what is read
+      const bool kept = uses > 1;
+      CHECK(test::same_bits(pass(), before) == kept);
+      CHECK(test::same_bits(pass(), before) == kept);
+      kernels.let_go();
+      const Tensor after = result();
+      CHECK_FALSE(test::same_bits(after, before));
+      CHECK(test::same_bits(pass(), after));
+    };
+    for (DType products : {DType::f32, DType::bf16})
+      for_levels(products, [&](Kernels& kernels) {
+        for (int form : {0, 2})
+          for (int uses : {1, 2, 3}) check_passes(kernels, form, uses);
+      });
+  }
+
   TEST_CASE("matmul multiplies a transposed column range, the last columns when no count is given") {
     const Tensor a = test::randn({15, 20}, 1), b = test::randn({15, 8}, 2), y = test::randn({16, 6}, 3);
     const auto map = [](const Tensor& t) {

@@ -97,47 +97,42 @@ TEST_SUITE("train") {
   TEST_CASE("the memory plan counts the packed weights that recurrences share, to the byte, and dense has none") {
     Json json = find_model("grt-nano");
     json["context_length"] = 32;
-    const MemoryPlan plan = plan_memory({.model = json,
-                                         .dtype = DType::f32,
-                                         .batch_size = 2,
-                                         .depths = {1, 6},
-                                         .recompute = false,
-                                         .holds = true,
-                                         .keeps = Keeps::panels});
-    CHECK(plan.activations == plan_memory({json, DType::f32, 2, {1, 6}, false}).activations);
-    auto device = open_cpu();
-    auto model = make_model(json, "test");
-    model->params().allocate(*device, DType::f32);
-    model->params().allocate_gradients();
-    model->params().initialize(1);
-    const Tensor tokens = Tensor::zeros({2, 32}, DType::i32, *device);
-    const auto before = static_cast<std::int64_t>(device->in_use());
-    for (const int depth : {1, 6, 6}) {
-      const Hold hold(model->params().values());
-      Tape tape;
-      Var loss;
-      {
-        Record on(&tape);
-        loss = model->loss(tokens, tokens, depth, {.training = true});
+    for (const bool recompute : {false, true}) {
+      CAPTURE(recompute);
+      MemoryNeeds needs{json, DType::f32, 2, {1, 6}, recompute};
+      const auto alone = plan_memory(needs).activations;
+      needs.keeps = Keeps::panels;
+      const MemoryPlan plan = plan_memory(needs);
+      CHECK(plan.activations == alone);
+      auto device = open_cpu();
+      auto model = make_model(json, "test");
+      model->params().allocate(*device, DType::f32);
+      model->params().allocate_gradients();
+      model->params().initialize(1);
+      const Tensor tokens = Tensor::zeros({2, 32}, DType::i32, *device);
+      const auto before = static_cast<std::int64_t>(device->in_use());
+      for (const int depth : {1, 6, 6}) {
+        const Hold forward(model->params().values());
+        Tape tape;
+        Var loss;
+        {
+          Record on(&tape);
+          loss = model->loss(tokens, tokens, depth, {.training = true, .recompute = recompute});
+        }
+        const float one = 1;
+        const Hold backward(model->params().values());
+        tape.backward(loss, Tensor::from<float>({1}, std::span(&one, 1), *device));
       }
-      const float one = 1;
-      tape.backward(loss, Tensor::from<float>({1}, std::span(&one, 1), *device));
+      CHECK(plan.held > 0);
+      const std::int64_t held = static_cast<std::int64_t>(device->in_use()) - before;
+      if (cpu_level() == "portable")
+        CHECK(held < plan.held);  // Eigen packs for itself
+      else
+        CHECK(held == plan.held);
+      needs.model = find_model("dense-nano");
+      needs.depths = {8};
+      CHECK(plan_memory(needs).held == 0);
     }
-    CHECK(plan.held > 0);
-    const std::int64_t held = static_cast<std::int64_t>(device->in_use()) - before;
-    if (cpu_level() == "portable")
-      CHECK(held < plan.held);  // Eigen packs for itself
-    else
-      CHECK(held == plan.held);
-    Json dense = find_model("dense-nano");
-    CHECK(plan_memory({.model = dense,
-                       .dtype = DType::f32,
-                       .batch_size = 1,
-                       .depths = {8},
-                       .recompute = false,
-                       .holds = true,
-                       .keeps = Keeps::panels})
-              .held == 0);
   }
 
   TEST_CASE("with recomputation a further recurrence costs one state; without it, its activations") {

@@ -1,9 +1,14 @@
-// What a micro-batch is drawn as: functions of (seed, step, index) that no one's share of the work enters.
+// What a micro-batch is drawn as: functions of (seed, step, index) that no one's share of the work enters. And how long
+// packed weights are kept.
 #include "train/trainer.h"
 
 #include <cmath>
+#include <functional>
 #include <set>
+#include <sstream>
 
+#include "core/philox.h"
+#include "ops/hold.h"
 #include "tests/support.h"
 
 namespace grt::test {
@@ -22,6 +27,68 @@ std::vector<int> depths(const TrainPlan& p, std::int64_t first_step, std::int64_
   for (std::int64_t s = first_step; s < first_step + steps; ++s)
     for (std::int64_t i = 0; i < micro_batches; ++i) drawn.push_back(draw_depth(p, s, i));
   return drawn;
+}
+
+constexpr int kSteps = 4;
+
+// The losses of a toy's steps and validations. `meanwhile` is told each operation of the training, and of which
+// micro-batch of all it is.
+using Meanwhile = std::function<void(const Params& params, int micro_batch, std::string_view op)>;
+std::vector<double> losses(int grad_accum, bool recompute, const Meanwhile& meanwhile) {
+  const auto model = make_model({{"architecture", "grt"},
+                                 {"vocab_size", 70},
+                                 {"padded_vocab_size", 80},
+                                 {"context_length", 12},
+                                 {"d_model", 64},
+                                 {"n_heads", 2},
+                                 {"n_recurrences", 3}},
+                                "toy");
+  const TempDir dir;
+  TrainConfig config;
+  config.out = dir.path.string();
+  config.steps = kSteps;
+  config.batch_size = 2;
+  config.grad_accum = grad_accum;
+  config.lr = 1e-2;
+  config.warmup_steps = 0;
+  config.eval_every = 1;
+  config.eval_batches = 1;
+  config.recompute = recompute;
+  const TrainPlan plan = resolve(config, *model);
+  model->params().allocate(cpu(), DType::f32);
+  model->params().allocate_gradients();
+  model->params().initialize(1);
+  std::vector<std::uint16_t> ids(100);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(random_below({5, 0, 1}, i, 70));
+  const auto data = [&] { return TokenData::of(ids, "test", 70); };
+  TrainerState start;
+  start.flags = Json::object();
+  Trainer trainer(plan, *model, data(), data(), start, "");
+  {
+    const Quiet quiet;
+    int micro_batch = -1;
+    const Observe watch([&](std::string_view op, const Tensor& out) {
+      if (!Tape::recording() || &out.device() != &cpu()) return;  // a validation; a rehearsal
+      micro_batch += op == "embedding";
+      meanwhile(model->params(), micro_batch, op);
+    });
+    CHECK(trainer.run() == 0);
+  }
+  std::vector<double> losses;
+  std::istringstream log(read_file(dir / "train.jsonl"));
+  for (std::string line; std::getline(log, line);) {
+    const Json record = Json::parse(line);
+    losses.push_back(record[record.contains("loss") ? "loss" : "val_loss"]);
+  }
+  return losses;
+}
+
+void watch_only(const Params&, int, std::string_view) {}
+
+void multiply_matrices(const Params& params, const std::string& prefix, float factor) {
+  for (const Param& p : params.all())
+    if (p.name.starts_with(prefix) && p.shape.rank() == 2)
+      cpu().kernels().multiply({p.var.value()}, p.var.value(), factor);
 }
 
 }  // namespace
@@ -68,6 +135,37 @@ TEST_SUITE("train") {
       of_steps.insert(drawn[0]);
     }
     CHECK(of_steps.size() == 6);
+  }
+
+  // While the second of a step's micro-batches is computed, matrices have other values: what it has packed before does
+  // not show that.
+  TEST_CASE("the shared core is packed once for all micro-batches of a step, also to compute it again, and only it") {
+    if (cpu_level() == "portable") return;  // Eigen packs for itself
+    for (const bool recompute : {false, true}) {
+      CAPTURE(recompute);
+      const auto with_others = [&](const std::string& prefix) {
+        return losses(3, recompute, [&](const Params& params, int micro_batch, std::string_view op) {
+          if (op != "embedding" || micro_batch % 3 == 0) return;
+          multiply_matrices(params, prefix, micro_batch % 3 == 1 ? 2 : 0.5f);
+        });
+      };
+      const std::vector<double> expected = losses(3, recompute, watch_only);
+      CHECK(expected.size() == 2 * kSteps);
+      CHECK(with_others("core.") == expected);
+      CHECK(with_others("prelude.") != expected);
+      CHECK(with_others("coda.") != expected);
+    }
+  }
+
+  TEST_CASE("packed weights are let go before an update: losses are those of a run that keeps none") {
+    const Tensor others = Tensor::zeros({1}, DType::f32, cpu());
+    const auto let_go = [&](const Params&, int, std::string_view) { const Hold takes_the_place(others); };
+    for (const int grad_accum : {1, 3})
+      for (const bool recompute : {false, true}) {
+        CAPTURE(grad_accum);
+        CAPTURE(recompute);
+        CHECK(losses(grad_accum, recompute, watch_only) == losses(grad_accum, recompute, let_go));
+      }
   }
 }
 

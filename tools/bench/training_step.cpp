@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <optional>
 
 #include "core/memory.h"
 #include "ops/hold.h"
@@ -45,8 +44,7 @@ double TrainingStep::run() {
     if (device_.uses_graphs()) params.complete_gradients();  // as in train/trainer.cpp
     noise_seed_.set(static_cast<std::uint64_t>(step_));
     graphs_.run(0, [&] {
-      std::optional<Hold> hold;
-      if (!recompute_) hold.emplace(params.values());
+      const Hold forward(params.values(), recompute_);
       const Pass pass{.training = true, .key = {noise_seed_, 0, 0}, .recompute = recompute_};
       Tape tape;
       Var loss;
@@ -54,6 +52,7 @@ double TrainingStep::run() {
         Record on(&tape);
         loss = model_->loss(inputs_, targets_, model_->depths().full, pass);
       }
+      const Hold backward(params.values(), recompute_);
       tape.backward(loss, seed_);
     });
     params.complete_gradients();
