@@ -32,13 +32,8 @@ struct MemoryNeeds {
   std::string trained_prefix = {};  // of the names of the weights that are trained
   Json teacher = nullptr;           // the configuration of a model to learn from
   int moment_shares = 1;            // ranks that share the moments
-<<<<<<< HEAD
-  bool holds = false;               // passes run under a Hold (ops/hold.h)
-  Keeps keeps = Keeps::nothing;     // of the device where it will run
-  bool gpu = false;                 // it is a GPU
-=======
   Keeps keeps = Keeps::nothing;     // of the device where it will run, under a Hold (ops/hold.h)
->>>>>>> ab1a240 (Weights of a shared core are packed once per optimizer step)
+  bool gpu = false;                 // it is a GPU
 };
 
 MemoryPlan plan_memory(const MemoryNeeds& needs);
