@@ -44,7 +44,8 @@ if [[ -x $nvcc ]]; then
   export CUDACXX=$nvcc
   says "CUDA backend: built for 80-real;90 with CUDA"
   says "CUDA backend: built for 90 with CUDA" -DCMAKE_CUDA_ARCHITECTURES=90
-  says "CMAKE_CUDA_ARCHITECTURES: 75-real is too old, the kernels need 80 or later" "-DCMAKE_CUDA_ARCHITECTURES=75-real;90"
+  says "CMAKE_CUDA_ARCHITECTURES: 75-real is too old, the kernels need 80 or later" \
+    "-DCMAKE_CUDA_ARCHITECTURES=75-real;90"
   says "CMAKE_CUDA_ARCHITECTURES: $nvcc does not know 99, but " -DCMAKE_CUDA_ARCHITECTURES=99
   says "or 90-virtual, not \"hopper\"" -DCMAKE_CUDA_ARCHITECTURES=hopper
   if [[ ! -e /dev/nvidia0 ]]; then
