@@ -12,6 +12,14 @@
 
 namespace grt::test {
 
+// Is this the build with sanitizers? They find in a few passes over the code what they find in many, each of which
+// takes some ten times as long there: where numbers are compared over and over, it is over fewer.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 Device& cpu();  // one device for the whole test program
 
 // Standard normal values that depend on (site, index) only.

@@ -87,13 +87,13 @@ TEST_SUITE("ranks") {
     CHECK(same_bits(cut.weights, uncut.weights));
   }
 
-  TEST_CASE("200 steps at drawn depths keep the weights of all ranks equal, bit for bit") {
+  TEST_CASE("many steps at drawn depths keep the weights of all ranks equal, bit for bit") {
     const SharedDir shared;
     Training training;
-    training.steps = 200;
+    training.steps = kSanitized ? 30 : 200;
     training.grad_accum = 4;
     const Trained run = train(training, world(), shared / "long");
-    CHECK(run.log.size() == 200);
+    CHECK(static_cast<std::int64_t>(run.log.size()) == training.steps);
     CHECK(same_on_all_ranks(run.weights));
   }
 }

@@ -20,7 +20,7 @@ namespace {
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // Of a reference model on its tokens.
-Json analysis(const std::string& model, const std::vector<std::string>& more) {
+Json analyze(const std::string& model, const std::vector<std::string>& more) {
   const TempDir dir;
   const Outcome outcome =
       run_tool("analyze", arguments(oracle(model), oracle(model) / "tokens.bin", dir / "out", more));
@@ -28,6 +28,13 @@ Json analysis(const std::string& model, const std::vector<std::string>& more) {
   REQUIRE(outcome.code == 0);
   CHECK(outcome.err.empty());
   return read_json((dir / "out/analysis.json").string());
+}
+
+// The same, made once however many tests look at it.
+const Json& analysis(const std::string& model, const std::vector<std::string>& more) {
+  static std::map<std::pair<std::string, std::vector<std::string>>, Json> made;
+  const auto at = made.find({model, more});
+  return at != made.end() ? at->second : made[{model, more}] = analyze(model, more);
 }
 
 // --- an independent computation ------------------------------------------------------------------------------------

@@ -284,7 +284,7 @@ TEST_SUITE("train") {
         options.further = true;
         options.batch_size = 1;
         const EvalResult one = evaluate(*model, data, options);
-        for (const std::int64_t batch_size : {2, 3, 4, 7, 1000}) {
+        for (const std::int64_t batch_size : kSanitized ? std::vector{3, 1000} : std::vector{2, 3, 4, 7, 1000}) {
           CAPTURE(batch_size);
           options.batch_size = batch_size;
           CHECK(same(evaluate(*model, data, options), one));
