@@ -78,7 +78,8 @@ TEST_SUITE("tools") {
       CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
       return o.err;
     };
-    CHECK(contains(error({"--op", "softmax"}), "--op: no operation \"softmax\"; there are add, add_noise, attention"));
+    CHECK(contains(error({"--op", "softmax"}),
+                   "--op: no operation \"softmax\"; there are add, add_layernorm, add_noise"));
     CHECK(contains(error({"--data", "x"}), "--data: has a meaning with --checkpoint alone"));
     CHECK(contains(error({"--dtype", "f32"}), "--dtype: has a meaning with --checkpoint alone"));
     CHECK(contains(error({"--checkpoint", dense}), "--data: --checkpoint needs"));
