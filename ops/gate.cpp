@@ -42,13 +42,13 @@ GateStep gate_step(const Var& z, const Var& h, const Var& o, const Var& w, const
 
   std::vector<Tensor> outs{next.y, next.normed};
   if (next.noisy) outs.push_back(next.noisy);
-  const std::vector<Var> v =
-      record("gate_step", outs, {z, h, o, w},
-             [&k, dz = z.sink(), dh = h.sink(), d_o = o.sink(), dw = w.sink(), z = z.value(), h = h.value(),
-              o = o.value(), w = w.value(), next, noise](const std::vector<Tensor>& d) {
-               k.gate_step_backward(dz.into(), dh.into(), d_o.into(), d[1] ? dw.into() : Into{},
-                                    {d[0], d.size() > 2 ? d[2] : Tensor(), d[1]}, next, z, h, o, w, noise);
-             });
+  const std::vector<Var> v = record(
+      "gate_step", outs, {z, h, o, w},
+      [&k, dz = z.sink(), dh = h.sink(), d_o = o.sink(), dw = w.sink(), z = z.value(), h = h.value(), o = o.value(),
+       w = w.value(), saved = NextState{next.y, {}, {}, next.mean, next.rstd}, noise](const std::vector<Tensor>& d) {
+        k.gate_step_backward(dz.into(), dh.into(), d_o.into(), d[1] ? dw.into() : Into{},
+                             {d[0], d.size() > 2 ? d[2] : Tensor(), d[1]}, saved, z, h, o, w, noise);
+      });
   return {v[0], v.size() > 2 ? v[2] : v[0], v[1]};
 }
 

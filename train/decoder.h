@@ -25,7 +25,7 @@ struct DecodeOptions {
 };
 
 // While it lives the weights of `model` are rounded to bf16 but once for all decoders, not at every token; null where
-// products do not round.
+// products do not round. It begins before the decoders and outlives them: their graphs read what it keeps.
 std::unique_ptr<Hold> hold_rounded(const LanguageModel& model);
 
 // Each sequence has a length of its own, and what comes of it depends neither on the others nor, bit for bit, on their
