@@ -107,7 +107,7 @@ void check_options(Options& options) {
         "--on-request: goes with train and one --model alone");
   check(!options.chosen("growth") || options.models.size() == 1, "growth: takes one --model, not {}",
         options.models.size());
-  check_torch_settings(options.torch);
+  check_torch(options.torch, options.python);
   for (const std::string& dtype : options.dtypes)
     check(dtype == "f32" || dtype == "bf16", "--dtype: must be f32 or bf16, not \"{}\"", dtype);
   check_decode(options.decoding());

@@ -108,9 +108,9 @@ TEST_SUITE("tools") {
 
   TEST_CASE("bench: a process that fails is named with its reason") {
     Process ended = shell("exit 3");
-    CHECK(contains(error_of([&] { ended.ask(); }), "bench: a shell ended early"));
+    CHECK(contains(error_of([&] { ended.ask(); }), "a shell ended early"));
     Process failing = shell(R"(echo '{"error": "no module"}')");
-    CHECK(error_of([&] { failing.read(); }) == "bench: a shell: no module");
+    CHECK(error_of([&] { failing.read(); }) == "a shell: no module");
     CHECK(contains(error_of([] { Process("nothing", {"/nowhere/python3"}, {}); }), "cannot start /nowhere/python3"));
   }
 }

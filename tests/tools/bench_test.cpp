@@ -221,7 +221,8 @@ TEST_SUITE("tools") {
     CHECK(contains(error({"train", "decode", "--on-request"}), "--on-request: goes with train"));
     CHECK(contains(error({"train", "--torch", "eager"}),
                    "--torch: must be installed or tuned or compiled, not \"eager\""));
-    CHECK(contains(error({"train", "--torch", "tuned", "--python", "/nowhere"}), "cannot start /nowhere"));
+    CHECK(contains(error({"train", "--torch", "tuned", "--python", "/nowhere"}),
+                   "bench: --python: cannot start /nowhere"));
     CHECK(contains(error({"growth", "--scale", "nano"}), "growth: takes one --model, not 6"));
     CHECK(contains(error({"gemm", "--openblas", "/nowhere.so"}), "--openblas: /nowhere.so"));
     CHECK(contains(error({"decode", "--weights", "int4"}), "--weights: must be f32, bf16 or int8, not \"int4\""));

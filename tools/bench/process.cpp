@@ -37,7 +37,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 Process::Process(std::string name, const std::vector<std::string>& command, const std::vector<std::string>& environment)
     : name_(std::move(name)) {
   int ends[2];
-  check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "bench: no socket for {}: {}", name_,
+  check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket for {}: {}", name_,
         std::strerror(errno));
   socket_ = ends[0];
   posix_spawn_file_actions_t actions;
@@ -52,7 +52,7 @@ Process::Process(std::string name, const std::vector<std::string>& command, cons
   lines_ = fdopen(socket_, "r");
   if (error == 0) return;
   std::fclose(lines_);
-  fail("bench: {}: cannot start {}: {}", name_, command[0], std::strerror(error));
+  fail("{}: cannot start {}: {}", name_, command[0], std::strerror(error));
 }
 
 Process::~Process() {
@@ -63,9 +63,9 @@ Process::~Process() {
 Json Process::read() {
   std::string line;
   for (int c; (c = std::fgetc(lines_)) != EOF && c != '\n';) line += static_cast<char>(c);
-  check(!line.empty(), "bench: {} ended early; its message is above", name_);
+  check(!line.empty(), "{} ended early; its message is above", name_);
   Json answer = parse_json(line, name_);
-  check(!answer.contains("error"), "bench: {}: {}", name_, answer.value("error", ""));
+  check(!answer.contains("error"), "{}: {}", name_, answer.value("error", ""));
   return answer;
 }
 

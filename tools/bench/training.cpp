@@ -1,10 +1,13 @@
 #include "tools/bench/training.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 
@@ -190,10 +193,12 @@ void print_table(Report& report, const std::vector<const Participant*>& own) {
 
 }  // namespace
 
-void check_torch_settings(const std::vector<std::string>& settings) {
+void check_torch(const std::vector<std::string>& settings, const std::string& python) {
   for (const std::string& s : settings)
     check(std::find(kTorchSettings.begin(), kTorchSettings.end(), s) != kTorchSettings.end(),
           "--torch: must be {}, not \"{}\"", fmt::join(kTorchSettings, " or "), s);
+  check(settings.empty() || access(python.c_str(), X_OK) == 0, "--python: cannot start {}: {}", python,
+        std::strerror(errno));
 }
 
 void bench_train(const TrainBench& bench, const Device& device, Report& report) {

@@ -17,7 +17,8 @@ struct TrainBench {
   bool alone;                       // one process at a time, started for each of its turns: less memory, more time
 };
 
-void check_torch_settings(const std::vector<std::string>& settings);  // throws Error naming --torch
+// Throws Error naming --torch, or --python if that is to be started and cannot be.
+void check_torch(const std::vector<std::string>& settings, const std::string& python);
 
 // `device`: where all compute, in processes of their own.
 void bench_train(const TrainBench& bench, const Device& device, Report& report);
