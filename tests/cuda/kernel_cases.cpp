@@ -86,6 +86,10 @@ std::vector<KernelCase> products() {
          [](Kernels& k, Outs o, Ins i) {
            k.matmul(o[0], {5, 3}, {i[0], true}, {i[1]}, {});
          }),
+      of("matmul", "plus another matrix", {plain({7, 5})}, {{{7, 5}}, {{7, 3}}, {{5, 9}}},
+         [](Kernels& k, Outs o, Ins i) {
+           k.matmul_plus(o[0].to, i[0], {i[1]}, {i[2], true, {4, 3}});
+         }),
       of("matmul", "backward", {into({4, 7, 3}), into({5, 3})}, {{{4, 7, 5}}, {{4, 7, 3}}, {{5, 3}}},
          [](Kernels& k, Outs o, Ins i) { k.linear_backward(o[0], o[1], i[0], i[1], {i[2]}); }),
       of("matmul", "backward, some columns", {into({4, 3}), added({6, 9})}, {{{4, 6}}, {{4, 3}}, {{6, 9}}},
