@@ -109,7 +109,7 @@ ChiSquare chi_square(const std::vector<double>& counts, const std::vector<double
 }  // namespace
 
 TEST_SUITE("train") {
-  TEST_CASE("200 prompts are continued token for token and bit for bit as in plain decoding, whatever k and r") {
+  TEST_CASE("prompts are continued token for token and bit for bit as in plain decoding, whatever k and r") {
     const Prompts prompts = some_prompts(kSanitized ? 20 : 200, 9);
     for (const std::string& name : kModels) {
       const auto model = oracle_model(name);

@@ -1,7 +1,7 @@
 // What a device can do at best, measured at this moment: the rates that a benchmark's shares of the peak refer to.
 #pragma once
 
-#include "core/tensor.h"
+#include "train/device.h"
 
 namespace grt {
 
@@ -12,7 +12,7 @@ struct Peak {  // per second
   double of(Arithmetic a) const { return a == Arithmetic::f32 ? flops : bf16_flops; }
 };
 
-inline bool on_cpu(const Device& device) { return device.name().starts_with("cpu"); }
+inline bool on_cpu(const Device& device) { return !on_gpu(device); }
 
 // Memory that is passed over as fast as can be: on the CPU plain reads of 256 MiB, beyond any cache; on a GPU a copy
 // within its memory, which reads and writes, of as many bytes as keep it busy for a while.
