@@ -7,6 +7,7 @@ something is wrong: slow is not wrong.
 """
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -23,6 +24,8 @@ import time
 TOOLS = pathlib.Path(__file__).resolve().parent
 PEAK_TFLOPS = 989  # of an H200, dense bf16: NVIDIA's data sheet
 STEPS, BATCH = 24, 16
+LEAST = 5  # seconds in which a program may still come to something
+SMALL, MEDIUM = ("gpt2-small", "grt-small"), ("gpt2-medium", "grt-medium")
 LOSS_TOLERANCE = 2e-2  # of losses around 10 in bf16, of the same steps computed otherwise
 GRAPH_TOLERANCE = 1e-5  # with and without graphs the same kernels compute
 
@@ -44,10 +47,23 @@ class Check:
     def left(self):
         return self.end - time.monotonic()
 
-    def run(self, what, command, most=120, environment=None, codes=(0,)):
-        """The output of a command, which is also kept as a log."""
+    @functools.cached_property
+    def torch_is_there(self):
+        try:
+            self.run("torch", [self.python, "-c", "import torch; assert torch.cuda.is_available()"], most=60)
+        except (LeftOut, Failed):
+            return False
+        return True
+
+    def need_torch(self):
+        if not self.torch_is_there:
+            raise LeftOut(f"{self.python} has no PyTorch that sees the GPU")
+
+    def run(self, what, command, most=120, environment=None, codes=(0,), too_long=Failed):
+        """The output of a command, which is also kept as a log. What takes longer than `most` seconds hangs, unless
+        `too_long` says otherwise; what the time for everything ends is left out."""
         seconds = min(most, self.left())
-        if seconds < 5:
+        if seconds < LEAST:
             raise LeftOut("no time left")
         log = self.out / f"{what}.log"
         with log.open("w") as kept:
@@ -59,7 +75,7 @@ class Check:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # with what it started
                 process.wait()
-                raise LeftOut(f"stopped after {seconds:.0f} s")
+                raise (too_long if seconds == most else LeftOut)(f"stopped after {seconds:.1f} s")
         said = log.read_text(errors="replace")
         if code not in codes:
             raise Failed(f"exit code {code}: {(said.strip().splitlines() or ['no output'])[-1]}")
@@ -125,7 +141,7 @@ def check_sanitizer(check, tool):
     if not os.path.exists(program):
         raise LeftOut("there is no compute-sanitizer")
     said = check.run(tool, [program, "--tool", tool, check.bin / "grt_gpu_tests", "--test-case=every kernel gives*"],
-                     most=40, codes=range(256))
+                     most=40, codes=range(256), too_long=LeftOut)
     summary = re.search(r"(ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", said)
     if "not supported" in said or not summary:
         raise LeftOut("the machine refuses it: " + (said.strip().splitlines() or ["no output"])[-1])
@@ -204,48 +220,55 @@ def bench(check, what, words, most=150):
     return json.loads(file.read_text())["results"]
 
 
-def torch_there(check):
-    found = subprocess.run([check.python, "-c", "import torch; assert torch.cuda.is_available()"], capture_output=True)
-    return found.returncode == 0
+def described(row):
+    return f"{row['tokens_per_s']:.0f} tokens/s, {row['peak_resident_bytes'] / 1e9:.1f} GB"
 
 
-def check_beside_torch(check, model):
+def bench_steps(check, what, model, more=()):
+    """Training steps in bf16: our row, and those of what takes turns with us."""
+    rows = bench(check, what, ["train", "--model", model, "--batch-size", BATCH, "--dtype", "bf16", "--rounds", 5, *more])
+    return [row for row in rows if "tokens_per_s" in row]
+
+
+def check_step(check, model):
+    own, = bench_steps(check, f"{model} step", model)
+    return described(own), {"own": own}
+
+
+def of_torch(check, setting, work):
+    """A row of PyTorch. That it fails is nothing wrong with what is checked here."""
+    check.need_torch()
+    try:
+        return work()
+    except Failed as why:
+        raise LeftOut(f"PyTorch {setting}: {why}") from None
+
+
+def check_beside_torch(check, model, setting):
     """Training steps of both, taking turns: tokens/s and the memory of tensors."""
-    settings = ["installed", "compiled"] if torch_there(check) else []
-    beside = ["--torch", *settings, "--python", check.python] if settings else []
-    rows = bench(check, f"{model} beside PyTorch", ["train", "--model", model, "--batch-size", BATCH, "--dtype", "bf16",
-                                                    "--rounds", 5, *beside])
-    own, *others = (row for row in rows if "tokens_per_s" in row)
-    text = f"{own['tokens_per_s']:.0f} tokens/s, {own['peak_resident_bytes'] / 1e9:.1f} GB"
-    for setting, other in zip(settings, others):
-        text += (f"; PyTorch {setting} {other['tokens_per_s']:.0f} tokens/s, {other['peak_resident_bytes'] / 1e9:.1f} GB: "
-                 f"{own[f'ratio_to_PyTorch {setting} bf16']:.2f} x as fast")
-    if not settings:
-        text += f"; {check.python} has no PyTorch that sees the GPU"
-    return text, {"own": own, **dict(zip(settings, others))}
+    own, other = bench_steps(check, f"{model} beside PyTorch {setting}", model,
+                             ["--torch", setting, "--python", check.python])
+    ratio = own[f"ratio_to_PyTorch {setting} bf16"]
+    return f"{described(other)}; ours {described(own)}: {ratio:.2f} x as fast", {"own": own, "PyTorch": other}
 
 
 def check_decoding(check, model):
     rows = bench(check, f"decode {model}",
                  ["decode", "--model", model, "--tokens", 64, "--rounds", 3, "--weights", "bf16"])
     own = next(row for row in rows if "ms_per_token" in row)
-    text = f"{own['ms_per_token']:.3f} ms/token, {own['peak_device_bytes'] / 1e6:.0f} MB"
-    numbers = {"own": own}
-    if not torch_there(check):
-        return text + f"; {check.python} has no PyTorch that sees the GPU", numbers
-    try:
-        config = json.loads(check.run("config", [check.bin / "train", "--print-config", "--device", "cpu", "--model",
-                                                 model]))["model"]
-        for setting, more in (("eager", []), ("compiled", ["--compile"])):
-            command = [check.python, TOOLS / "bench" / "torch_step.py", "decode", "--config", json.dumps(config),
-                       "--device", "cuda", "--dtype", "bf16", "--tokens", 64, "--rounds", 3, *more]
-            said = check.run(f"decode {model} PyTorch {setting}", command)
-            numbers[setting] = json.loads(said.strip().splitlines()[-1])
-            text += (f"; PyTorch {setting} {1e3 * numbers[setting]['seconds']:.3f} ms/token, "
-                     f"{numbers[setting]['peak_resident_bytes'] / 1e6:.0f} MB")
-    except (LeftOut, Failed) as why:
-        text += f"; PyTorch: {why}"
-    return text, numbers
+    return f"{own['ms_per_token']:.3f} ms/token, {own['peak_device_bytes'] / 1e6:.0f} MB", {"own": own}
+
+
+def check_decoding_of_torch(check, model, setting):
+    config = json.loads(check.run("config", [check.bin / "train", "--print-config", "--steps", 1, "--device", "cpu",
+                                             "--model", model]))["model"]
+    said = check.run(f"decode {model} PyTorch {setting}",
+                     [check.python, TOOLS / "bench" / "torch_step.py", "decode", "--config", json.dumps(config),
+                      "--device", "cuda", "--dtype", "bf16", "--tokens", 64, "--rounds", 3,
+                      *(["--compile"] if setting == "compiled" else [])])
+    numbers = json.loads(said.strip().splitlines()[-1])
+    return (f"{1e3 * numbers['seconds']:.3f} ms/token, {numbers['peak_resident_bytes'] / 1e6:.0f} MB",
+            {"PyTorch": numbers})
 
 
 def main():
@@ -265,15 +288,23 @@ def main():
         check.part("cuDNN's attention beside the CPU's",
                    lambda: check_cases(check, "cudnn", ["--test-case=attention in bf16 and its gradient*"]))
     check.part("training beside the CPU", lambda: check_beside_cpu(check))
-    for model in ("gpt2-small", "grt-small"):
+    for model in SMALL:
         check.part(f"training {model}", lambda: check_training(check, model))
     check.part("attention, own and cuDNN's", lambda: check_attention(check))
-    for model in ("gpt2-small", "grt-small"):
+    for model in SMALL:
         check.part(f"decoding {model}", lambda: check_decoding(check, model))
+    for model in SMALL + MEDIUM:
+        check.part(f"a step of {model}", lambda: check_step(check, model))
     for tool in ("memcheck", "racecheck"):
         check.part(f"compute-sanitizer {tool}", lambda: check_sanitizer(check, tool))
-    for model in ("gpt2-small", "grt-small", "gpt2-medium", "grt-medium"):
-        check.part(f"{model} beside PyTorch", lambda: check_beside_torch(check, model))
+    # What may take long comes last, and what runs without being compiled before what does not.
+    for setting in ("installed", "compiled"):
+        for model in SMALL + MEDIUM:
+            check.part(f"{model} beside PyTorch {setting}",
+                       lambda: of_torch(check, setting, lambda: check_beside_torch(check, model, setting)))
+        for model in SMALL:
+            check.part(f"decoding {model}, PyTorch {setting}",
+                       lambda: of_torch(check, setting, lambda: check_decoding_of_torch(check, model, setting)))
 
     print(f"\n{args.gpu}")
     for name, text in check.rows:

@@ -49,7 +49,7 @@ while [[ $# -gt 0 ]]; do
 done
 [[ $minutes =~ ^[1-9][0-9]{0,2}$ ]] || fail "--minutes must be a whole number from 1 to 999, not '$minutes'"
 
-if ! gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | sed -n 1p) || [[ -z $gpu ]]; then
+if ! gpu=$(timeout 20 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | sed -n 1p) || [[ -z $gpu ]]; then
   echo "gpu_check: there is no GPU here (nvidia-smi names none); nothing was checked"
   exit 0
 fi
@@ -86,7 +86,7 @@ compile() {
   cmake -S "$root" -B "$build" "${flags[@]}" "${more[@]}" || return 1
   targets=(train bench grt_cuda grt_gpu_tests)
   if cmake --build "$build" --target help | grep grt_cudnn > /dev/null; then targets+=(grt_cudnn); fi
-  cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}"
+  timeout $((60 * minutes - SECONDS)) cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}"
 }
 
 if ! compile > "$out/build.log" 2>&1; then

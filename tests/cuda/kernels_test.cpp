@@ -25,20 +25,28 @@ struct Results {
   double number = 0;
 };
 
-// `wanted`: of the outputs that may be absent, which are there.
-Results run(const KernelCase& c, Device& device, bool add, const std::function<bool(std::size_t)>& wanted) {
+// What is asked of the outputs that may be absent or be added to.
+using Which = std::function<bool(std::size_t output)>;
+bool all(std::size_t) { return true; }
+bool none(std::size_t) { return false; }
+struct Asked {
+  std::string name;
+  Which adds = none, wanted = all;
+};
+
+Results run(const KernelCase& c, Device& device, const Asked& asked) {
   const OpCase inputs{.op = c.function, .variant = c.variant, .inputs = c.inputs, .differentiable = false};
   std::vector<Tensor> in, whole;
   for (const Var& v : make_inputs(inputs, DType::f32, device)) in.push_back(v.value());
   std::vector<Into> out;
   for (const KernelOutput& o : c.outputs) {
     const std::int64_t n = o.shape.numel() + 2 * kMargin;
+    const bool adds = o.adds || (o.into && asked.adds(out.size())), present = !o.into || asked.wanted(out.size());
     if (o.integer)
       whole.push_back(Tensor::from<std::int32_t>({n}, std::vector<std::int32_t>(n, -7), device));
     else
-      whole.push_back(Tensor::from<float>({n}, std::vector<float>(n, o.adds || (o.into && add) ? 2.5f : -7), device));
-    const bool present = !o.into || wanted(out.size());
-    out.push_back({present ? whole.back().range(kMargin, o.shape) : Tensor(), o.adds || (o.into && add)});
+      whole.push_back(Tensor::from<float>({n}, std::vector<float>(n, adds ? 2.5f : -7), device));
+    out.push_back({present ? whole.back().range(kMargin, o.shape) : Tensor(), adds});
   }
   Results results;
   results.number = c.run(device.kernels(), out, in);
@@ -60,12 +68,11 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
 }
 
 // What is wrong with the device's results, a line each; "" if nothing is.
-std::string compare(const KernelCase& c, Device& device, Device& cpu, bool add, const std::string& which,
-                    const std::function<bool(std::size_t)>& wanted) {
-  const Results got = run(c, device, add, wanted), expected = run(c, cpu, add, wanted);
+std::string compare(const KernelCase& c, Device& device, Device& cpu, const Asked& asked) {
+  const Results got = run(c, device, asked), expected = run(c, cpu, asked);
   std::string wrong;
   const auto complain = [&](const std::string& what) {
-    wrong += fmt::format("{}, {} {}: {}\n", c.name(), which, add ? "added" : "stored", what);
+    wrong += fmt::format("{}, {}: {}\n", c.name(), asked.name, what);
   };
   if (!(std::abs(got.number - expected.number) <= 1e-12 * std::abs(expected.number))) complain("the number");
   for (std::size_t i = 0; i < got.outputs.size(); ++i)
@@ -74,20 +81,21 @@ std::string compare(const KernelCase& c, Device& device, Device& cpu, bool add, 
   return wrong;
 }
 
-// All results stored, all added to, and each of several alone and left out.
+// All results stored, all added to, and each of several alone, left out, and alone in being added to.
 std::string complaints(const KernelCase& c, Device& device, Device& cpu = test::cpu()) {
   const auto optional = static_cast<std::size_t>(
       std::count_if(c.outputs.begin(), c.outputs.end(), [](const KernelOutput& o) { return o.into; }));
-  std::string wrong = compare(c, device, cpu, false, "all", [](std::size_t) { return true; });
-  if (optional == 0) return wrong;
-  wrong += compare(c, device, cpu, true, "all", [](std::size_t) { return true; });
-  wrong += compare(c, device, cpu, false, "none", [](std::size_t) { return false; });
-  if (optional == 1) return wrong;
+  std::vector<Asked> all_asked = {{"all stored"}};
+  if (optional > 0) all_asked.insert(all_asked.end(), {{"all added", all}, {"none", none, none}});
   for (std::size_t i = 0; i < c.outputs.size(); ++i) {
-    if (!c.outputs[i].into) continue;
-    wrong += compare(c, device, cpu, false, fmt::format("{} alone", i), [i](std::size_t k) { return k == i; });
-    wrong += compare(c, device, cpu, true, fmt::format("all but {}", i), [i](std::size_t k) { return k != i; });
+    if (!c.outputs[i].into || optional == 1) continue;
+    const Which it = [i](std::size_t k) { return k == i; }, others = [i](std::size_t k) { return k != i; };
+    all_asked.push_back({fmt::format("{} alone stored", i), none, it});
+    all_asked.push_back({fmt::format("all but {} added", i), all, others});
+    all_asked.push_back({fmt::format("{} alone added, others stored", i), it});
   }
+  std::string wrong;
+  for (const Asked& asked : all_asked) wrong += compare(c, device, cpu, asked);
   return wrong;
 }
 
@@ -108,6 +116,26 @@ std::vector<std::vector<double>> evaluate(const OpCase& c, Device& device) {
   for (const Var& v : inputs)
     if (v.has_grad()) results.push_back(test::values(v.grad()));
   return results;
+}
+
+using Outputs = std::span<const Into>;
+using Inputs = std::span<const Tensor>;
+using OnDevice = std::function<void(const KernelCase& right, Kernels& k, Outputs out, Inputs in)>;
+
+// What is complained of if the device computes the first case of `function` in another way, and the CPU rightly.
+std::string complaints_of(const std::string& function, const OnDevice& way) {
+  test::Emulated emulated({});
+  const std::vector<KernelCase> cases = test::kernel_cases();
+  const auto right =
+      std::find_if(cases.begin(), cases.end(), [&](const KernelCase& c) { return c.function == function; });
+  REQUIRE(right != cases.end());
+  KernelCase c = *right;
+  c.run = [&](Kernels& k, Outputs out, Inputs in) {
+    if (&k == &test::cpu().kernels()) return right->run(k, out, in);
+    way(*right, k, out, in);
+    return 0.0;
+  };
+  return complaints(c, emulated.device());
 }
 
 TEST_SUITE("cuda") {
@@ -132,25 +160,15 @@ TEST_SUITE("cuda") {
   }
 
   // Of what every kernel is compared with, this is the test: the CPU does right, the device one thing wrong.
+  // Of what every kernel is compared with, these are the tests: the CPU does right, the device one thing wrong.
   TEST_CASE("a kernel that mistakes storing for adding, misses an end or passes it is noticed") {
-    test::Emulated emulated({});
-    const std::vector<KernelCase> all = test::kernel_cases();
-    const auto right =
-        std::find_if(all.begin(), all.end(), [](const KernelCase& c) { return c.function == "multiply"; });
-    REQUIRE(right != all.end());
-    CHECK(complaints(*right, emulated.device()) == "");
-    using Wrong = std::function<void(Kernels&, const Into&, const Tensor&)>;
-    const auto said = [&](const Wrong& wrong) {
-      KernelCase c = *right;
-      c.run = [&](Kernels& k, std::span<const Into> out, std::span<const Tensor> in) {
-        const bool on_cpu = &k == &test::cpu().kernels();
-        if (on_cpu || !out[0]) return right->run(k, out, in);
-        wrong(k, out[0], in[0]);
-        return 0.0;
-      };
-      return complaints(c, emulated.device());
-    };
     const float s = -1.5f;  // as in the case
+    const auto said = [&](const std::function<void(Kernels&, const Into&, const Tensor&)>& wrong) {
+      return complaints_of("multiply", [&](const KernelCase&, Kernels& k, Outputs out, Inputs in) {
+        if (out[0]) wrong(k, out[0], in[0]);
+      });
+    };
+    CHECK(said([&](Kernels& k, const Into& y, const Tensor& x) { k.multiply(y, x, s); }) == "");
     CHECK(test::contains(said([&](Kernels& k, const Into& y, const Tensor& x) { k.multiply({y.to}, x, s); }), "added"));
     CHECK(test::contains(said([&](Kernels& k, const Into& y, const Tensor& x) {
                            k.multiply({y.to, true}, x, s);
@@ -164,6 +182,18 @@ TEST_SUITE("cuda") {
             k.multiply(y, x, s);
             y.to.device().zero(y.to.data<float>() + y.to.numel(), sizeof(float));
           }) != "");
+  }
+
+  TEST_CASE("a kernel that adds to one output because it should add to another is noticed") {
+    const auto said = [&](bool wrong) {
+      return complaints_of("layernorm_backward", [&](const KernelCase& right, Kernels& k, Outputs out, Inputs in) {
+        std::vector<Into> mistaken(out.begin(), out.end());
+        if (wrong) mistaken[2].add = out[1].add;
+        right.run(k, mistaken, in);
+      });
+    };
+    CHECK(said(false) == "");
+    CHECK(test::contains(said(true), "1 alone added"));
   }
 
   TEST_CASE("products of bf16 factors are the CPU's to 1e-5, stored and added") {
@@ -212,7 +242,7 @@ TEST_SUITE("cuda") {
       test::Emulated emulated({order, emu::Streams::eager, false, true});
       results.emplace_back();
       for (const KernelCase& c : test::kernel_cases())
-        for (auto& output : run(c, emulated.device(), true, [](std::size_t) { return true; }).outputs)
+        for (auto& output : run(c, emulated.device(), {"all added", all}).outputs)
           results.back().push_back(std::move(output));
     }
     const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {

@@ -19,6 +19,22 @@ TEST_SUITE("ranks") {
     }
   }
 
+  // AdamW hardly sees a factor that all gradients have, but this one changes from step to step; the norm itself is
+  // compared everywhere.
+  TEST_CASE("gradients are clipped by their norm over all ranks, with moments sharded or not") {
+    const TempDir own;
+    const SharedDir shared;
+    Training training;
+    const Trained free = train(training, grt::alone(), own / "free");
+    training.grad_clip = 0.1;
+    const Trained alone = train(training, grt::alone(), own / "alone");
+    CHECK(largest_difference_of(free.log, alone.log, "loss") > 1e-4);  // it acts
+    for (const bool sharded : {false, true}) {
+      training.sharded = sharded;
+      check_same(alone, train(training, world(), shared / (sharded ? "sharded" : "whole")));
+    }
+  }
+
   TEST_CASE("weights that a rank's micro-batches do not reach are summed rightly, and ranks may have nothing to do") {
     const TempDir own;
     const SharedDir shared;

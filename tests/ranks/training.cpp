@@ -20,6 +20,7 @@ Trained train(const Training& training, Comm& comm, const fs::path& out, std::in
   config.warmup_steps = 2;
   config.batch_size = 2;
   config.grad_accum = training.grad_accum;
+  config.grad_clip = training.grad_clip;
   config.lr = 1e-3;
   config.eval_every = training.steps / 2;  // each is the best, and saved
   config.depth_sampler = training.depth_sampler;
@@ -77,18 +78,30 @@ bool ends_shallow(const Trained& run) {
   return false;
 }
 
-double largest_difference_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key) {
+namespace {
+double largest_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key, bool relative) {
   CHECK(a.size() == b.size());
   double worst = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    worst = std::max(worst, std::abs(a[i][key].get<double>() - b[i][key].get<double>()));
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double x = a[i][key].get<double>(), y = b[i][key].get<double>();
+    worst = std::max(worst, std::abs(x - y) / (relative ? std::abs(x) : 1));
+  }
   return worst;
+}
+}  // namespace
+
+double largest_difference_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key) {
+  return largest_of(a, b, key, false);
+}
+double largest_error_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key) {
+  return largest_of(a, b, key, true);
 }
 
 void check_same_runs(const Trained& alone, const Trained& together) {
   REQUIRE(together.log.size() == alone.log.size());
   CHECK(largest_difference_of(alone.log, together.log, "loss") < 1e-5);
   CHECK(largest_difference_of(alone.validations, together.validations, "val_loss") < 1e-5);
+  CHECK(largest_error_of(alone.log, together.log, "grad_norm") < 1e-5);
   CHECK(largest_difference_of(alone.log, together.log, "depth") == 0);
   CHECK(largest_difference_of(alone.log, together.log, "tokens") == 0);
   CHECK(largest_difference_of(alone.log, together.log, "flops") == 0);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of the Python scripts in tools/: small inputs, of which the right answer is known by other means."""
+import argparse
 import json
 import math
 import os
@@ -8,7 +9,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 import zlib
 
@@ -19,6 +22,7 @@ sys.dont_write_bytecode = True
 import austen  # noqa: E402
 import demo  # noqa: E402
 import fetch_tasks  # noqa: E402
+import gpu_check  # noqa: E402
 import ngram  # noqa: E402
 import plot  # noqa: E402
 import studies  # noqa: E402
@@ -166,12 +170,17 @@ class Scripts(unittest.TestCase):
         self.assertIn("there is no GPU here", result.stdout)
         self.assertFalse((self.directory / "out").exists())
 
-    def run_gpu_check(self, loss, cases="echo '[doctest] test cases:  7 |  7 passed | 0 failed | 1 skipped'"):
+    def run_gpu_check(self, loss, cases="echo '[doctest] test cases:  7 |  7 passed | 0 failed | 1 skipped'",
+                      python="exit 1"):
         """Over programs that answer like the real ones, and a Python without PyTorch; the k-th loss is `loss`."""
-        self.write_program("python", "exit 1")
+        self.write_program("python", python)
         self.write_program("grt_gpu_tests", cases)
         self.write_program("train", f"""
             graphs=yes
+            case "$*" in
+              *--print-config*--steps*) echo '{{"model": {{"d_model": 8}}}}'; exit ;;
+              *--print-config*) echo 'train: --steps: is missing' >&2; exit 1 ;;
+            esac
             while [ $# -gt 0 ]; do
               case $1 in
                 --help) echo '--no-graphs'; exit ;;
@@ -186,9 +195,16 @@ class Scripts(unittest.TestCase):
             done > "$out/train.jsonl"
             """)
         self.write_program("bench", """
-            while [ $# -gt 1 ]; do shift; done
+            other=
+            while [ $# -gt 1 ]; do
+              case $2 in
+                compiled) echo 'bench train: PyTorch compiled ended' >&2; exit 1 ;;
+                installed) other=', {"tokens_per_s": 2e5, "peak_resident_bytes": 9e9}' ;;
+              esac
+              shift
+            done
             echo '{"results": [{"name": "peak"}, {"ms_per_token": 1.5, "peak_device_bytes": 3000000},
-              {"tokens_per_s": 4e5, "peak_resident_bytes": 5e9}]}' > "$1"
+              {"tokens_per_s": 4e5, "peak_resident_bytes": 5e9, "ratio_to_PyTorch installed bf16": 2}'$other']}' > "$1"
             """)
         result = self.run_script("gpu_check.py", "--bin", self.directory, "--out", self.directory / "out", "--gpu",
                                  "a GPU, 580.1", "--python", self.directory / "python")
@@ -204,9 +220,35 @@ class Scripts(unittest.TestCase):
         self.assertIn("without graphs 350 tokens/s, MFU 25.0 %; losses differ by 0", rows["training grt-small"]["text"])
         self.assertIn("1.500 ms/token, 3 MB", rows["decoding gpt2-small"]["text"])
         self.assertEqual(rows["attention, own and cuDNN's"]["text"], "left out: this build has no cuDNN")
-        self.assertIn("400000 tokens/s, 5.0 GB;", rows["grt-medium beside PyTorch"]["text"])
-        self.assertIn("has no PyTorch that sees the GPU", rows["grt-medium beside PyTorch"]["text"])
+        self.assertEqual(rows["a step of grt-medium"]["text"], "400000 tokens/s, 5.0 GB")
+        for row in ("grt-medium beside PyTorch installed", "decoding grt-small, PyTorch compiled"):
+            self.assertIn("left out:", rows[row]["text"])
+            self.assertIn("has no PyTorch that sees the GPU", rows[row]["text"])
         self.assertFalse((self.directory / "out/runs/gpt2-small").exists())
+
+    def test_gpu_check_sets_pytorch_beside_it_and_bears_with_what_it_cannot(self):
+        answer = """case $1 in */torch_step.py) echo '{"seconds": 0.002, "peak_resident_bytes": 7e6}' ;; esac"""
+        result, file = self.run_gpu_check("$((9 - k))", python=answer)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        rows = {name: row["text"] for name, row in file["results"].items()}
+        self.assertEqual(rows["gpt2-medium beside PyTorch installed"],
+                         "200000 tokens/s, 9.0 GB; ours 400000 tokens/s, 5.0 GB: 2.00 x as fast")
+        self.assertEqual(rows["gpt2-medium beside PyTorch compiled"],
+                         "left out: PyTorch compiled: exit code 1: bench train: PyTorch compiled ended")
+        self.assertEqual(rows["decoding grt-small, PyTorch installed"], "2.000 ms/token, 7 MB")
+        self.assertEqual(rows["decoding grt-small, PyTorch compiled"], "2.000 ms/token, 7 MB")
+
+    def test_gpu_check_takes_what_hangs_for_wrong_and_what_the_end_cuts_for_left_out(self):
+        check = gpu_check.Check(argparse.Namespace(bin=self.directory, out=self.directory, python="", gpu="",
+                                                   seconds=60))
+        with unittest.mock.patch.object(gpu_check, "LEAST", 0):
+            with self.assertRaisesRegex(gpu_check.Failed, "stopped after 0.2 s"):
+                check.run("sleep", ["sleep", 100], most=0.2)
+            with self.assertRaisesRegex(gpu_check.LeftOut, "stopped after 0.2 s"):
+                check.run("sleep", ["sleep", 100], most=0.2, too_long=gpu_check.LeftOut)
+            check.end = time.monotonic() + 0.3
+            with self.assertRaisesRegex(gpu_check.LeftOut, "stopped after"):
+                check.run("sleep", ["sleep", 100], most=50)
 
     def test_gpu_check_fails_where_losses_differ_and_goes_on(self):
         result, file = self.run_gpu_check("$((9 - k))$([ $graphs = no ] && echo .5)")
