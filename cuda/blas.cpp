@@ -49,7 +49,7 @@ struct Blas::Plan {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, y = nullptr;
   cublasLtMatmulHeuristicResult_t way = {};
-  bool adds_bias = false;  // or that is left to add_bias()
+  bool adds_bias = false;  // or that is left to put_sum()
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -129,6 +129,7 @@ Blas::Plan& Blas::plan(float* y, std::int64_t stride, const float* plus, const M
 void Blas::multiply(float* y, std::int64_t stride, const float* plus, const Matrix& a, const Matrix& b,
                     const float* bias, Device& device, cudaStream_t stream) {
   if (a.rows == 0 || b.columns == 0) return;
+  if (a.columns == 0) return put_sum(y, stride, a.rows, b.columns, plus, bias, stream);
   Plan& p = plan(y, stride, plus, a, b, bias);
   if (p.adds_bias) set(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   if (!workspace_) workspace_ = Tensor::empty({kMostWorkspace / sizeof(float)}, DType::f32, device);
@@ -136,7 +137,7 @@ void Blas::multiply(float* y, std::int64_t stride, const float* plus, const Matr
   blas_check(cublasLtMatmul(handle_, p.description, &one, b.data, p.b, a.data, p.a, &beta, plus ? plus : y, p.y, y, p.y,
                             &p.way.algo, workspace_.raw(), workspace_.bytes(), stream),
              "a product");
-  if (bias && !p.adds_bias) add_bias(y, stride, a.rows, b.columns, bias, stream);
+  if (bias && !p.adds_bias) put_sum(y, stride, a.rows, b.columns, y, bias, stream);
 }
 
 }  // namespace grt::cuda

@@ -12,9 +12,10 @@
 
 namespace grt::cuda {
 
-// y (rows, columns), of rows `stride` elements apart, += bias (columns) in each row: bias.cu.
-void add_bias(float* y, std::int64_t stride, std::int64_t rows, std::int64_t columns, const float* bias,
-              cudaStream_t stream);
+// y (rows, columns), of rows `stride` elements apart as those of plus, = plus + bias (columns) in each row; what is not
+// given is 0. bias.cu.
+void put_sum(float* y, std::int64_t stride, std::int64_t rows, std::int64_t columns, const float* plus,
+             const float* bias, cudaStream_t stream);
 
 // op(data) with its extents; rows of data, f32 or bf16, are `stride` elements apart.
 struct Matrix {

@@ -71,6 +71,7 @@ std::vector<KernelCase> products() {
   const auto multiply = [](bool ta, bool tb, bool bias) {
     return [=](Kernels& k, Outs o, Ins i) { k.matmul(o[0], {}, {i[0], ta}, {i[1], tb}, bias ? i[2] : Tensor()); };
   };
+  const auto backward = [](Kernels& k, Outs o, Ins i) { k.linear_backward(o[0], o[1], i[0], i[1], {i[2]}); };
   return {
       of("matmul", "", {into({7, 5})}, {{{7, 3}}, {{3, 5}}}, multiply(false, false, false)),
       of("matmul", "second transposed, bias", {into({7, 5})}, {{{7, 3}}, {{5, 3}}, {{5}}}, multiply(false, true, true)),
@@ -78,6 +79,7 @@ std::vector<KernelCase> products() {
       of("matmul", "both transposed", {into({67, 51})}, {{{33, 67}}, {{51, 33}}}, multiply(true, true, false)),
       of("matmul", "one row", {into({1, 5})}, {{{1, 3}}, {{3, 5}}}, multiply(false, false, false)),
       of("matmul", "one column, bias", {into({7, 1})}, {{{7, 3}}, {{1, 3}}, {{1}}}, multiply(false, true, true)),
+      of("matmul", "no terms, bias", {into({7, 5})}, {{{7, 0}}, {{5, 0}}, {{5}}}, multiply(false, true, true)),
       of("matmul", "some columns of a factor", {into({4, 6})}, {{{4, 3}}, {{6, 9}}},
          [](Kernels& k, Outs o, Ins i) {
            k.matmul(o[0], {}, {i[0]}, {i[1], true, {5, 3}}, {});
@@ -90,8 +92,8 @@ std::vector<KernelCase> products() {
          [](Kernels& k, Outs o, Ins i) {
            k.matmul_plus(o[0].to, i[0], {i[1]}, {i[2], true, {4, 3}});
          }),
-      of("matmul", "backward", {into({4, 7, 3}), into({5, 3})}, {{{4, 7, 5}}, {{4, 7, 3}}, {{5, 3}}},
-         [](Kernels& k, Outs o, Ins i) { k.linear_backward(o[0], o[1], i[0], i[1], {i[2]}); }),
+      of("matmul", "backward", {into({4, 7, 3}), into({5, 3})}, {{{4, 7, 5}}, {{4, 7, 3}}, {{5, 3}}}, backward),
+      of("matmul", "backward, no rows", {into({0, 3}), into({5, 3})}, {{{0, 5}}, {{0, 3}}, {{5, 3}}}, backward),
       of("matmul", "backward, some columns", {into({4, 3}), added({6, 9})}, {{{4, 6}}, {{4, 3}}, {{6, 9}}},
          [](Kernels& k, Outs o, Ins i) {
            k.linear_backward(o[0], o[1], i[0], i[1], {i[2], false, {5, 3}});
