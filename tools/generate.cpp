@@ -53,7 +53,8 @@ struct Options {
       "poisson; 5e-4), gate:x where the gate is open by less than x (grt), prob:q where the probability of having "
       "stopped reaches q (ouro)");
     v("speculate", speculate,
-      "draft tokens at a shallow exit and verify them in one pass, which gives the same text: k tokens (at depth r: "
+      "draft tokens at a shallow exit and verify them in one pass, which gives the same text where it is greedy "
+      "(--temperature 0) and text of the same distribution elsewhere: k tokens (at depth r: "
       "k:r), or auto, which chooses both from how many drafts are taken");
     v("overflow", overflow,
       "past the context length: error, or slide, which drops the oldest half of the context and computes the rest "
@@ -252,7 +253,7 @@ void print_stats(const GenerateStats& s, std::size_t samples) {
   double all = 0;
   for (const std::vector<int>& sample : s.steps)
     for (const int steps : sample) ++taken[steps], ++all;
-  fmt::print(stderr, "steps of a token:");
+  fmt::print(stderr, "steps of a token, prompts included:");
   for (const auto& [steps, count] : taken) fmt::print(stderr, "  {}: {:.2f} %", steps, 100 * count / all);
   fmt::print(stderr, "\n");
 }

@@ -220,7 +220,8 @@ class Study:
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=studies.SCALES, required=True)
-    parser.add_argument("--comparison", choices=studies.COMPARISONS, required=True)
+    parser.add_argument("--comparison", choices=studies.COMPARISONS, required=True,
+                        help="; ".join(f"{name}: {question}" for name, question in studies.QUESTIONS.items()))
     parser.add_argument("--seeds", type=int, default=2, help="runs of each case, with seeds 1, 2, ... (default: 2)")
     parser.add_argument("--steps", type=int, help="optimizer steps of a run (default: the scale's)")
     parser.add_argument("--data-train", help="token file, directory of shards or glob (nano: six novels)")

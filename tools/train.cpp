@@ -212,7 +212,7 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
   const MemoryPlan memory = plan_memory(needs);
   print_header(run, plan, *model, *device, comm.size());
   check_init_map(run, *model);
-  fmt::print("{}", describe(memory));
+  fmt::print("{}{}", comm.size() > 1 ? "each rank's " : "", describe(memory));
   check_fits(memory, needs, device->available() / (on_device ? 1 : comm.local_size()));  // on the CPU ranks share it
   comm.barrier();  // before any rank takes its part of that
 

@@ -160,9 +160,11 @@ void check_origins(const Params& params, const TensorFiles& files, const Origins
   if (missing.empty() && unused.empty()) return;
   std::string what;
   if (!missing.empty())
-    what += fmt::format("{} of the model's tensors are missing: {}", missing.size(), listed(missing));
+    what += fmt::format("{} of the model's tensors {} missing: {}", missing.size(), missing.size() == 1 ? "is" : "are",
+                        listed(missing));
   if (!unused.empty())
-    what += fmt::format("{}{} tensors belong to no part of the model: {}", what.empty() ? "" : "; ", unused.size(),
+    what += fmt::format("{}{} to no part of the model: {}", what.empty() ? "" : "; ",
+                        unused.size() == 1 ? "1 tensor belongs" : fmt::format("{} tensors belong", unused.size()),
                         listed(unused));
   fail("{}: {}", files.where(), what);
 }

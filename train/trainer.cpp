@@ -317,7 +317,7 @@ int Trainer::interrupted() {
   const int signal = interrupted_by_;
   if (state_.step != saved_step_) save(false);
   const std::string next = state_.step == 0 ? "nothing to go on from" : fmt::format("to go on:\n  {}", resume_command_);
-  progress_.line(fmt::format("interrupted by {} after step {}; {}", strsignal(signal), state_.step, next));
+  progress_.line(fmt::format("interrupted by SIG{} after step {}; {}", sigabbrev_np(signal), state_.step, next));
   return 128 + signal;
 }
 

@@ -194,7 +194,7 @@ TEST_SUITE("launch") {
       const Outcome outcome = run.wait();
       CAPTURE(outcome.err);
       CHECK(outcome.code == 128 + (to_all ? SIGUSR1 : SIGTERM));
-      CHECK(contains(outcome.out, "interrupted by"));
+      CHECK(contains(outcome.out, to_all ? "interrupted by SIGUSR1 " : "interrupted by SIGTERM "));
       CHECK(contains(outcome.out, "mpirun -np 2 "));
       const std::int64_t last = steps_of(dir / "run").back()["step"];
       CHECK(load_trainer_state(resolve_checkpoint(dir / "run")).step == last);

@@ -249,7 +249,7 @@ TEST_SUITE("tools") {
       return refused("hf", "grt", in, dir / "out");
     };
     CHECK(contains(error([](Folder& f) { f.erase("transformer.h.1.mlp.c_fc.bias"); }),
-                   "model.safetensors: 1 of the model's tensors are missing: h.1.mlp.c_fc.bias (160)"));
+                   "model.safetensors: 1 of the model's tensors is missing: h.1.mlp.c_fc.bias (160)"));
     CHECK(contains(error([](Folder& f) {
                      Tensor& t = f["transformer.h.0.attn.c_attn.weight"].tensor;
                      t = t.view({120, 40});
@@ -263,7 +263,7 @@ TEST_SUITE("tools") {
     CHECK(contains(error([](Folder& f) {
                      f.tensors.push_back({"score.weight", randn({2, 40}, 1, DType::f32)});
                    }),
-                   "1 tensors belong to no part of the model: score.weight (2, 40)"));
+                   "1 tensor belongs to no part of the model: score.weight (2, 40)"));
     CHECK(contains(error([](Folder& f) { f.config["n_layer"] = 1; }),
                    "12 tensors belong to no part of the model: transformer.h.1.attn.c_attn.bias (120)"));
     CHECK(contains(error([](Folder& f) {

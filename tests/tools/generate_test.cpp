@@ -56,7 +56,7 @@ TEST_SUITE("tools") {
       const Outcome o = generate("mor", {"--prompt-ids", listed(prompt, ","), "--tokens", std::to_string(tokens),
                                          "--temperature", "0", "--print-depths", "--stats"});
       REQUIRE_MESSAGE(o.code == 0, o.err);
-      CHECK(o.err.find("steps of a token:  1: ") != o.err.npos);
+      CHECK(o.err.find("steps of a token, prompts included:  1: ") != o.err.npos);
       return o.out;
     };
     Json whole = decode["prompt"];
