@@ -69,6 +69,7 @@ void Device::release_graph_blocks() noexcept {
     for (void* p : blocks) keep(idle_, p, size);
   graph_idle_.clear();
   graph_blocks_.clear();
+  graph_blocks_in_use_ = 0;
   if (!keep_blocks_) release_idle();
 }
 

@@ -36,7 +36,7 @@ bool Graphs::run(std::int64_t key, const std::function<void()>& work) {
   }
   if (!device_.uses_graphs() || entry.meetings == kTries)
     work();
-  else if (entry.ready)
+  else if (entry.ready == device_.graph_keeps_ || entry.keeps == kTries)
     make(entry, work);
   else
     try_out(entry, work);
@@ -45,10 +45,14 @@ bool Graphs::run(std::int64_t key, const std::function<void()>& work) {
 
 void Graphs::try_out(Entry& entry, const std::function<void()>& work) {
   const ForGraph blocks(device_);
+  const std::size_t before = device_.graph_blocks_in_use_;
   device_.met_host_ = false;
   work();
+  const bool keeps = device_.graph_blocks_in_use_ > before;
+  device_.graph_keeps_ += keeps;
+  entry.keeps += keeps;
   entry.meetings += device_.met_host_;
-  entry.ready = !device_.met_host_;
+  if (!keeps && !device_.met_host_) entry.ready = device_.graph_keeps_;
 }
 
 void Graphs::make(Entry& entry, const std::function<void()>& work) {

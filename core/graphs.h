@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "core/scalar.h"
 #include "core/tensor.h"
@@ -47,15 +48,16 @@ class Graphs {
 
   // Does `work`, which is to do the same whenever the key is the same. The first time it is done as it comes, which
   // also shows whether it can be a graph: what waits for the device or copies from or to the host cannot. That may be
-  // for the first time's sake, so there is a second try; after it such work stays without a graph. Other work is made
-  // a graph the next time, and from then on that is launched. Returns whether `work` was called. Throws Error if that
-  // next time it keeps memory that it took.
+  // for the first time's sake, so there is a second try; after it such work stays without a graph. Nor can what keeps
+  // memory that it took, as copies of weights are kept: then there is a second try too, also of other keys' work, whose
+  // memory it may be. Work that is fit is made a graph the next time, and from then on that is launched. Returns
+  // whether `work` was called. Throws Error if work keeps memory again and again.
   bool run(std::int64_t key, const std::function<void()>& work);
 
  private:
   struct Entry {
-    int meetings = 0;    // how often the work was seen to meet the host
-    bool ready = false;  // it was seen not to
+    int meetings = 0, keeps = 0;            // how often the work was seen to meet the host, to keep memory
+    std::optional<std::size_t> ready = {};  // Device::graph_keeps_ when it was seen to do neither
     std::unique_ptr<Graph> graph = {};
   };
   class ForGraph;

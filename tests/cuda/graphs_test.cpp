@@ -217,6 +217,46 @@ TEST_SUITE("cuda") {
     CHECK(noise(device, 3) == noise(device, 3));
   }
 
+  TEST_CASE("work that keeps memory at first becomes a graph once all that it takes besides is there") {
+    test::Emulated emulated({.keep_blocks = true});
+    Device& device = emulated.device();
+    const Counted counted;
+    const Tensor x = Tensor::zeros({3}, DType::f32, device);
+    Tensor kept[2];
+    // What is kept has the size of what goes: a block that lies idle then.
+    const auto work = [&](Tensor& of_it) {
+      return [&] {
+        { const Tensor one = Tensor::like(x), other = Tensor::like(x); }
+        if (!of_it) of_it = Tensor::like(x);
+        device.kernels().add(Into{x, true}, x, of_it);
+      };
+    };
+    Graphs graphs(device);
+    CHECK(graphs.run(0, work(kept[0])));
+    CHECK(graphs.run(0, work(kept[0])));  // this keeps nothing more
+    CHECK(graphs.run(1, work(kept[1])));  // this does, of what 0 needs
+    CHECK(graphs.run(0, work(kept[0])));
+    CHECK(counted.made() == 0);
+    CHECK(graphs.run(0, work(kept[0])));
+    CHECK(counted.made() == 1);
+    CHECK_FALSE(graphs.run(0, work(kept[0])));
+    CHECK(graphs.run(1, work(kept[1])));
+    CHECK(graphs.run(1, work(kept[1])));
+    CHECK_FALSE(graphs.run(1, work(kept[1])));
+    CHECK(counted.made() == 2);
+  }
+
+  TEST_CASE("work that always keeps memory is named") {
+    test::Emulated emulated({.keep_blocks = true});
+    const Tensor x = Tensor::zeros({3}, DType::f32, emulated.device());
+    std::vector<Tensor> kept;
+    Graphs graphs(emulated.device());
+    const auto work = [&] { kept.push_back(Tensor::like(x)); };
+    graphs.run(0, work);
+    graphs.run(0, work);
+    CHECK(test::contains(error_of([&] { graphs.run(0, work); }), "cannot be made a graph: cuda: allocating memory"));
+  }
+
   TEST_CASE("a replay attends to all keys that there are by then") {
     test::Emulated emulated({});
     Device& device = emulated.device();
@@ -285,6 +325,30 @@ TEST_SUITE("cuda") {
         CHECK(replayed == decode(emulated.device(), name, kv, level));
         CHECK(difference(replayed, decode(test::cpu(), name, kv, level)) <= 1e-4);
       }
+  }
+
+  // Then the first work that keeps rounded weights is that of a token.
+  TEST_CASE("decoding in bf16 from prompts of one token becomes a graph too, of few sequences and of many") {
+    for (const int sequences : {1, 2, 8, 16}) {
+      CAPTURE(sequences);
+      test::Emulated emulated({.keep_blocks = true}, DType::bf16);
+      const auto decode = [&] {
+        const auto model = load_model(test::oracle("grt"), emulated.device());
+        const std::unique_ptr<Hold> hold = hold_rounded(*model);
+        REQUIRE(hold);
+        Decoder decoder(*model, {}, 12);
+        const std::vector<int> ids(sequences, 3);
+        Values all = decoder.start(std::vector<std::vector<int>>(sequences, {5}));
+        for (int t = 0; t < 5; ++t)
+          for (const double logit : decoder.next(ids)) all.push_back(logit);
+        return all;
+      };
+      const Counted counted;
+      const Values replayed = decode();
+      CHECK(counted.launched() == 4);
+      emulated.device().use_graphs(false);
+      CHECK(replayed == decode());
+    }
   }
 }
 
