@@ -178,6 +178,14 @@ void check_ranks(const Run& run, const LanguageModel& model, Comm& comm) {
     check(all[rank] == all[0], "rank {} was started with other flags, or from another checkpoint, than rank 0", rank);
 }
 
+// As where a machine has a copy of its own.
+void check_same_data(const char* flag, const TokenData& data, Comm& comm) {
+  const std::vector<std::int64_t> prints = comm.gather(data.fingerprint()), sizes = comm.gather(data.size());
+  for (std::size_t rank = 1; rank < prints.size(); ++rank)
+    check(prints[rank] == prints[0], "{} {}: rank {} reads other tokens ({}) than rank 0 ({})", flag, data.name(), rank,
+          sizes[rank], sizes[0]);
+}
+
 int train(Run& run, const Flags& flags, const std::string& command, Comm& launched) {
   if (run.config.resume)
     take_over(run, flags);
@@ -201,9 +209,13 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
   const std::unique_ptr<Comm> on_device = ranks_on(*device, launched);
   Comm& comm = on_device ? *on_device : launched;
   TokenData train = TokenData::open(run.config.data_train, model->config().vocab_size);
+  check_same_data("--data-train", train, launched);
   check_trainable(train, plan.order.context_length);
   std::optional<TokenData> val;
-  if (!run.config.data_val.empty()) val = TokenData::open(run.config.data_val, model->config().vocab_size);
+  if (!run.config.data_val.empty()) {
+    val = TokenData::open(run.config.data_val, model->config().vocab_size);
+    check_same_data("--data-val", *val, launched);
+  }
 
   MemoryNeeds needs = memory_needs(run, plan, *model);
   if (run.config.shard_optimizer) needs.moment_shares = comm.size();
@@ -220,7 +232,11 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
   model->params().allocate_gradients(plan.trained_prefix);
   fill(run, *model);
   std::unique_ptr<LanguageModel> teacher;
-  if (!run.config.teacher.empty()) teacher = load_model(run.config.teacher, *device, dtype);
+  if (!run.config.teacher.empty()) {
+    teacher = load_model(run.config.teacher, *device, dtype);
+    const std::string bad = first_bad_weight(teacher->params());
+    check(bad.empty(), "--teacher {}: {}", run.config.teacher, bad);
+  }
 
   std::optional<DirectoryLock> lock;
   if (comm.rank() == 0) {

@@ -40,6 +40,11 @@ std::string trainer_json(const TrainerState& state) {
   return to_text(json, 1) + "\n";
 }
 
+void check_finite(const Tensor& t, const std::string& name, const fs::path& path) {
+  const std::int64_t bad = t.device().kernels().count_not_finite(t);
+  check(bad == 0, "{}: {} {}: {} of {} values are NaN or infinite", path.string(), name, t.shape(), bad, t.numel());
+}
+
 // Some exports store the tied head a second time.
 void check_tied_head(const Safetensors& file, const Param& wte, const Tensor& values, const fs::path& path) {
   const Tensor embedding = Tensor::empty(wte.shape, values.dtype(), values.device()), head = Tensor::like(embedding);
@@ -116,9 +121,11 @@ void load_parameters(Params& params, const fs::path& path) {
     params.fill(p, [&](const Tensor& to) {
       file.read(p.name, to);
       const std::int64_t columns = p.shape.numel() / p.shape[0], padding = p.shape[0] - p.used_rows;
-      if (padding == 0) return;
-      const Tensor rows = to.range(p.used_rows * columns, {padding, columns});
-      rows.device().zero(rows.raw(), rows.bytes());
+      if (padding > 0) {
+        const Tensor rows = to.range(p.used_rows * columns, {padding, columns});
+        rows.device().zero(rows.raw(), rows.bytes());
+      }
+      if (p.packed) check_finite(to, p.name, path);  // others show what they do to the loss, and are named then
     });
   }
   for (const auto& [name, entry] : file.entries()) {
@@ -174,28 +181,39 @@ void amend_checkpoint(const fs::path& out, const TrainerState& state, bool best)
 TrainerState load_trainer_state(const fs::path& checkpoint) {
   const std::string file = (checkpoint / "trainer.json").string();
   const Json json = read_json(file);
+  const auto entry = [&](const char* key, const char* expected, bool (*fits)(const Json&)) {
+    const Json value = json.is_object() && json.contains(key) ? json[key] : Json(nullptr);
+    check(fits(value), "{}: {} must be {}, not {}", file, key, expected, value.dump());
+    return value;
+  };
+  const auto count = [&](const char* key) {
+    const auto fits = [](const Json& v) { return v.is_number_integer() && v.get<std::int64_t>() >= 0; };
+    return entry(key, "a whole number from 0 on", fits).get<std::int64_t>();
+  };
   TrainerState state;
-  try {
-    state.step = json.at("step").get<std::int64_t>();
-    state.tokens = json.at("tokens").get<std::int64_t>();
-    state.sequences = json.at("sequences").get<std::int64_t>();
-    state.validated = json.value("validated", state.step);
-    if (!json.at("best_val_loss").is_null()) state.best_val_loss = json.at("best_val_loss").get<double>();
-    state.flags = json.at("flags");
-  } catch (const Json::exception& e) {
-    fail("{}: {}", file, e.what());
-  }
-  check(state.step >= 0 && state.tokens >= 0 && state.sequences >= 0 && state.flags.is_object(),
-        "{}: step, tokens or flags make no sense", file);
+  state.step = count("step");
+  state.tokens = count("tokens");
+  state.sequences = count("sequences");
+  state.validated = json.contains("validated") ? count("validated") : state.step;
+  const Json best =
+      entry("best_val_loss", "a number or null", [](const Json& v) { return v.is_null() || v.is_number(); });
+  if (!best.is_null()) state.best_val_loss = best.get<double>();
+  state.flags = entry("flags", "an object", [](const Json& v) { return v.is_object(); });
+  const std::optional<std::int64_t> named = step_number(checkpoint.filename().string());
+  check(!named || *named == state.step, "{}: step is {}, but that of its directory is {}", file, state.step,
+        named.value_or(0));
   return state;
 }
 
 void load_moments(const Params& params, const Moments& moments, const fs::path& checkpoint) {
-  const Safetensors file(checkpoint / "optimizer.safetensors");
+  const fs::path path = checkpoint / "optimizer.safetensors";
+  const Safetensors file(path);
   for (const char kind : {'m', 'v'})
     for (const auto& [name, tensor] :
-         flat_parts(params, kind == 'm' ? moments.m : moments.v, std::string(1, kind) + "."))
+         flat_parts(params, kind == 'm' ? moments.m : moments.v, std::string(1, kind) + ".")) {
       file.read(name, tensor);
+      check_finite(tensor, name, path);
+    }
 }
 
 }  // namespace grt

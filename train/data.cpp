@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/philox.h"
+#include "train/fnv.h"
 
 namespace grt {
 
@@ -172,6 +173,18 @@ void TokenData::read(const Piece& piece, std::int64_t begin, std::span<std::uint
 
 void TokenData::check_predictable() const {
   check(size_ >= 2, "{}: {} token(s) in all; at least 2 are needed to predict one", name_, size_);
+}
+
+std::int64_t TokenData::fingerprint() const {
+  constexpr std::int64_t kPlaces = 512, kRun = 16;
+  Fnv fnv;
+  fnv.add(static_cast<std::uint64_t>(size_));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(kRun, size_)));
+  for (std::int64_t place = 0; place < kPlaces; ++place) {
+    read((size_ - static_cast<std::int64_t>(ids.size())) * place / (kPlaces - 1), ids);
+    for (const std::int32_t id : ids) fnv.add(static_cast<std::uint64_t>(id));
+  }
+  return fnv.value();
 }
 
 void TokenData::read(std::int64_t begin, std::span<std::int32_t> to) const {

@@ -37,8 +37,10 @@ void claim_directory(const fs::path& out, bool overwrite) {
       earlier.push_back(entry.path());
   }
   if (earlier.empty()) return;
-  check(overwrite, "--out {}: holds an earlier run ({}); use --resume to go on with it or --overwrite to remove it",
-        out.string(), earlier.front().filename().string());
+  const bool can_go_on = fs::exists(out / "latest");
+  check(overwrite, "--out {}: holds an earlier run ({}{}); use {}--overwrite to remove it", out.string(),
+        earlier.front().filename().string(), can_go_on ? "" : ", but no file `latest`",
+        can_go_on ? "--resume to go on with it or " : "");
   // What names a checkpoint goes before the checkpoint.
   for (const char* pointer : {"latest", "best"}) fs::remove(out / pointer);
   for (const fs::path& path : earlier) fs::remove_all(path);

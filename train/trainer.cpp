@@ -8,6 +8,7 @@
 
 #include "ops/hold.h"
 #include "train/deal.h"
+#include "train/fnv.h"
 #include "train/host.h"
 
 namespace grt {
@@ -24,14 +25,13 @@ Tensor scalar(double value, const Tensor& like) {
   });
 }
 
-// Of a tensor's values, by FNV-1a over 64-bit words: http://www.isthe.com/chongo/tech/comp/fnv/
 std::int64_t fingerprint(const Tensor& t) {
   constexpr std::int64_t kPiece = 1 << 16;  // on the host at a time
-  std::uint64_t h = 14695981039346656037u;
+  Fnv fnv;
   for (std::int64_t begin = 0; begin < t.numel(); begin += kPiece)
     for (const double value : host_values(t.range(begin, {std::min(kPiece, t.numel() - begin)})))
-      h = (h ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211u;
-  return static_cast<std::int64_t>(h);
+      fnv.add(std::bit_cast<std::uint64_t>(value));
+  return fnv.value();
 }
 
 // The noise of each micro-batch has a seed of its own, so a model is free to use all sites and elements.

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "core/files.h"
 #include "core/plugin.h"
 #include "core/threads.h"
 #include "tests/support.h"
@@ -90,6 +91,18 @@ TEST_SUITE("core") {
     CHECK(contains(error, "libgrt_nothing.so"));
     CHECK(contains(error, "No such file"));
     CHECK(contains(error, "ask for less"));
+  }
+
+  TEST_CASE("a part that was copied in part is named, and no more than that happens") {
+    const TempDir dir;
+    const std::string whole = read_file("/proc/self/exe");  // as good as a library
+    for (const std::size_t size : {std::size_t{100}, std::size_t{5000}, whole.size() / 8}) {
+      const std::string file = dir / "libgrt_torn.so";
+      write_file(file, whole.substr(0, size));
+      const Variable named("GRT_TORN_LIBRARY", file.c_str());
+      const std::string error = error_of([] { Plugin("torn"); });
+      CHECK(contains(error, fmt::format("{}: has {} bytes of at least ", file, size)));
+    }
   }
 }
 

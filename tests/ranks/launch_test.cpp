@@ -152,19 +152,40 @@ TEST_SUITE("launch") {
     check_error(launch(2, few), "--grad-accum: the 1 micro-batches of a step cannot keep 2 ranks busy");
     CHECK_FALSE(fs::exists(dir / "few"));
 
-    const auto differing = [&](const Words& of_second) {
-      Words words = {"--oversubscribe", "-np", "1", train_binary()};
-      for (const std::string& word : run_flags(dir / "odd")) words.push_back(word);
-      for (const std::string& word : {std::string(":"), std::string("-np"), std::string("1"), train_binary()})
-        words.push_back(word);
-      words.insert(words.end(), of_second.begin(), of_second.end());
+    const auto both = [&](const Words& of_first, const Words& of_second) {
+      Words words = {"--oversubscribe"};
+      const auto add = [&](const char* place, const Words& flags) {
+        make_directories(dir / place);
+        for (const std::string& word :
+             {std::string("-np"), std::string("1"), std::string("--wdir"), std::string(dir / place), train_binary()})
+          words.push_back(word);
+        words.insert(words.end(), flags.begin(), flags.end());
+      };
+      add("first", of_first);
+      words.emplace_back(":");
+      add("second", of_second);
       return run_tool("/usr/bin/mpirun", words, as_root());
     };
+    const auto differing = [&](const Words& of_second) { return both(run_flags(dir / "odd"), of_second); };
     Words second = run_flags(dir / "odd");
     *(std::find(second.begin(), second.end(), "--data-train") + 1) = (dir / "nothing.bin").string();
     check_error(differing(second), "other flags");
     second = run_flags(dir / "odd", {"--seed", "no"});
     check_error(differing(second), "train: rank 1 of 2: --seed");
+    // The same name is another file's elsewhere: a longer one, or one with another token.
+    std::string tokens = read_file(oracle("grt") / "tokens.bin");
+    for (const char* flag : {"--data-train", "--data-val"}) {
+      Words local = run_flags(dir / "odd");
+      *(std::find(local.begin(), local.end(), flag) + 1) = "tokens.bin";
+      write_file(dir / "first/tokens.bin", tokens);
+      write_file(dir / "second/tokens.bin", tokens + tokens);
+      check_error(both(local, local), fmt::format("{} tokens.bin: rank 1 reads other tokens ({}) than rank 0 ({})",
+                                                  flag, tokens.size(), tokens.size() / 2));
+      std::string other = tokens;
+      other[0] ^= 1;
+      write_file(dir / "second/tokens.bin", other);
+      check_error(both(local, local), fmt::format("{} tokens.bin: rank 1 reads other tokens", flag));
+    }
     CHECK(launch(2, {"--help"}).out == run_tool("train", {"--help"}).out);
   }
 

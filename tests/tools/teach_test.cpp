@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <limits>
 #include <sstream>
 #include <thread>
 
@@ -101,6 +102,15 @@ TEST_SUITE("tools") {
     CHECK(contains(run.out, ", teacher "));  // in the memory plan
     const std::vector<Json> lines = log_lines(dir / "out");
     CHECK(lines[59]["loss"].get<double>() < 0.7 * lines[0]["loss"].get<double>());
+  }
+
+  TEST_CASE("a teacher with a weight that is NaN is named before the first step") {
+    const TempDir dir;
+    write_spoiled("dense", dir / "bad", "wpe.weight", std::numeric_limits<float>::quiet_NaN());
+    const Outcome run = run_tool("train", run_words("grt", dir / "out", {"--teacher", (dir / "bad").string()}, "1"));
+    CHECK(run.code == 1);
+    CHECK(contains(run.err, fmt::format("train: --teacher {}: wpe.weight ", (dir / "bad").string())));
+    CHECK_FALSE(fs::exists(dir / "out"));
   }
 
   TEST_CASE("a resumed run keeps its teacher, recomputation changes nothing, and a teacher that is gone is named") {

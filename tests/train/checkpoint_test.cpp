@@ -135,6 +135,40 @@ TEST_SUITE("train") {
     CHECK_FALSE(fs::exists(dir / ".step-00000002.tmp-1"));
   }
 
+  TEST_CASE("a state that a run cannot go on from is named: entry, what is expected, what is there") {
+    const test::TempDir dir;
+    auto model = toy(1);
+    const Moments moments = moments_of(*model, 10);
+    save_checkpoint(dir.path, *model, moments, {12, 3456, 78, 10, 1.25, Json{{"lr", 0.1}}}, true, 2);
+    const fs::path file = dir / "step-00000012/trainer.json";
+    const Json right = read_json(file.string());
+    const auto error_with = [&](const char* key, const Json& value) {
+      Json wrong = right;
+      wrong[key] = value;
+      if (value.is_discarded()) wrong.erase(key);
+      write_file(file, wrong.dump());
+      return error_of([&] { load_trainer_state(dir / "step-00000012"); });
+    };
+    const std::string name = file.string() + ": ";
+    CHECK(error_with("step", "x") == name + "step must be a whole number from 0 on, not \"x\"");
+    CHECK(error_with("tokens", -1) == name + "tokens must be a whole number from 0 on, not -1");
+    CHECK(error_with("validated", 1.5) == name + "validated must be a whole number from 0 on, not 1.5");
+    CHECK(error_with("sequences", Json(Json::value_t::discarded)) ==
+          name + "sequences must be a whole number from 0 on, not null");
+    CHECK(error_with("flags", 3) == name + "flags must be an object, not 3");
+    CHECK(error_with("best_val_loss", "low") == name + "best_val_loss must be a number or null, not \"low\"");
+    CHECK(error_with("step", 13) == name + "step is 13, but that of its directory is 12");
+    write_file(file, right.dump());
+    CHECK(load_trainer_state(dir / "step-00000012").step == 12);
+
+    moments.v.data<float>()[3] = std::numeric_limits<float>::infinity();
+    save_checkpoint(dir.path, *model, moments, {13, 0, 0, 0, {}, Json::object()}, true, 2);
+    const std::string error = error_of([&] { load_moments(model->params(), moments, dir / "step-00000013"); });
+    CHECK(contains(error, "step-00000013/optimizer.safetensors: v."));
+    CHECK(contains(error, "1 of "));
+    CHECK(contains(error, " values are NaN or infinite"));
+  }
+
   TEST_CASE("what is no checkpoint is named") {
     const test::TempDir dir;
     CHECK(contains(error_of([&] { resolve_checkpoint(dir / "none"); }), "none"));

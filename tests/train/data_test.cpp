@@ -109,6 +109,24 @@ TEST_SUITE("train") {
     CHECK(contains(error_of([&] { data.read(-1, three); }), "[-1, 2)"));
   }
 
+  TEST_CASE("the fingerprint is that of the ids, in one file or several, and of no others") {
+    const test::TempDir dir;
+    const Ids ids = counting(3000);
+    for (const std::string one : {"a", "b"}) make_directories(dir / one);
+    write_file(dir / "a/whole.bin", bytes_of(ids));
+    write_file(dir / "b/1.bin", shard(Ids(ids.begin(), ids.begin() + 1234)));
+    write_file(dir / "b/2.bin", shard(Ids(ids.begin() + 1234, ids.end())));
+    const std::int64_t print = TokenData::open(dir / "a", 50257).fingerprint();
+    CHECK(TokenData::open(dir / "b", 50257).fingerprint() == print);
+    for (const std::size_t at : {0, 1500, 2999}) {
+      Ids other = ids;
+      other[at] ^= 1;
+      CHECK(TokenData::of(other, "other", 50257).fingerprint() != print);
+    }
+    CHECK(TokenData::of(counting(3001), "longer", 50257).fingerprint() != print);
+    CHECK(TokenData::of(counting(2), "two", 10).fingerprint() != TokenData::of(counting(3), "three", 10).fingerprint());
+  }
+
   TEST_CASE("data that moves keeps its ids") {
     TokenData from = TokenData::of(counting(10), "ten", 10);
     const TokenData to = std::move(from);

@@ -55,7 +55,13 @@ TEST_SUITE("train") {
     claim_directory(dir / "new/run", false);  // nothing of ours in it
     write_file(dir / "new/run/train.jsonl", "");
     make_directories(dir / "new/run/step-00000001");
-    CHECK(test::contains(test::error_of([&] { claim_directory(dir / "new/run", false); }), "--resume"));
+    CHECK(test::error_of([&] {
+            claim_directory(dir / "new/run", false);
+          }).ends_with(", but no file `latest`); use --overwrite to remove it"));
+    write_file(dir / "new/run/latest", "step-00000001\n");
+    CHECK(test::error_of([&] {
+            claim_directory(dir / "new/run", false);
+          }).ends_with("); use --resume to go on with it or --overwrite to remove it"));
     claim_directory(dir / "new/run", true);
     CHECK(fs::exists(dir / "new/run/notes.txt"));
     CHECK_FALSE(fs::exists(dir / "new/run/step-00000001"));
