@@ -2,6 +2,7 @@
 #include "tests/ranks/training.h"
 
 #include "core/files.h"
+#include "core/safetensors.h"
 
 namespace grt::test {
 
@@ -17,6 +18,32 @@ TEST_SUITE("ranks") {
       check_same(alone, train(training, world(), shared / "together"));
       if (std::string(name) == "grt") CHECK(alone.log[0]["depth"] != alone.log[1]["depth"]);
     }
+  }
+
+  TEST_CASE("the gradient of 8 micro-batches over several ranks is that of one rank") {
+    const TempDir own;
+    const SharedDir shared;
+    Training training;
+    training.grad_accum = 8;
+    train(training, grt::alone(), own / "alone", 1);
+    train(training, world(), shared / "together", 1);
+    // After one step AdamW's first moment is the gradient, times 1 - beta1.
+    const Safetensors alone(own / "alone/step-00000001/optimizer.safetensors");
+    const Safetensors together(shared / "together/step-00000001/optimizer.safetensors");
+    int compared = 0;
+    for (const auto& [name, entry] : alone.entries()) {
+      if (!name.starts_with("m.")) continue;
+      CAPTURE(name);
+      const std::vector<std::int64_t>& s = entry.shape;
+      const Shape shape = s.size() == 1 ? Shape{s[0]} : Shape{s.at(0), s.at(1)};
+      const Tensor a = Tensor::empty(shape, DType::f32, cpu()), b = Tensor::like(a),
+                   none = Tensor::zeros(shape, DType::f32, cpu());
+      alone.read(name, a);
+      together.read(name, b);
+      CHECK(largest_difference(a, b) <= 1e-6 * largest_difference(a, none));
+      ++compared;
+    }
+    CHECK(compared > 20);
   }
 
   // AdamW hardly sees a factor that all gradients have, but this one changes from step to step; the norm itself is
