@@ -82,7 +82,7 @@ class Device {
   Idle graph_idle_;
   std::unordered_set<const void*> graph_blocks_;
   std::size_t graph_blocks_in_use_ = 0;
-  std::size_t graph_keeps_ = 0;  // how often work kept some of them: since then others' work may lack them
+  std::size_t graph_keeps_ = 0;  // tries after which more of them were in use: an earlier one counted on those
   bool use_graphs_ = true, for_graph_ = false, met_host_ = false;
   int graph_users_ = 0;
   std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;

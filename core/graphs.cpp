@@ -5,10 +5,6 @@
 #include "core/error.h"
 
 namespace grt {
-namespace {
-constexpr int kTries = 2;
-}  // namespace
-
 // While alive, memory comes from the blocks of graphs.
 class Graphs::ForGraph {
  public:
@@ -30,13 +26,15 @@ Graphs::~Graphs() {
 
 bool Graphs::run(std::int64_t key, const std::function<void()>& work) {
   Entry& entry = entries_[key];
+  const bool ready = entry.ready == device_.graph_keeps_;
+  if (!ready) entry.graph.reset();  // it may write to what was kept since
   if (entry.graph) {
     entry.graph->launch();
     return false;
   }
-  if (!device_.uses_graphs() || entry.meetings == kTries)
+  if (!device_.uses_graphs() || entry.unfit == kTries)
     work();
-  else if (entry.ready == device_.graph_keeps_ || entry.keeps == kTries)
+  else if (ready)
     make(entry, work);
   else
     try_out(entry, work);
@@ -50,9 +48,10 @@ void Graphs::try_out(Entry& entry, const std::function<void()>& work) {
   work();
   const bool keeps = device_.graph_blocks_in_use_ > before;
   device_.graph_keeps_ += keeps;
-  entry.keeps += keeps;
-  entry.meetings += device_.met_host_;
-  if (!keeps && !device_.met_host_) entry.ready = device_.graph_keeps_;
+  if (keeps || device_.met_host_)
+    ++entry.unfit;
+  else
+    entry.ready = device_.graph_keeps_;
 }
 
 void Graphs::make(Entry& entry, const std::function<void()>& work) {

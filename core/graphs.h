@@ -47,17 +47,18 @@ class Graphs {
   Graphs& operator=(const Graphs&) = delete;
 
   // Does `work`, which is to do the same whenever the key is the same. The first time it is done as it comes, which
-  // also shows whether it can be a graph: what waits for the device or copies from or to the host cannot. That may be
-  // for the first time's sake, so there is a second try; after it such work stays without a graph. Nor can what keeps
-  // memory that it took, as copies of weights are kept: then there is a second try too, also of other keys' work, whose
-  // memory it may be. Work that is fit is made a graph the next time, and from then on that is launched. Returns
-  // whether `work` was called. Throws Error if work keeps memory again and again.
+  // also shows whether it can be a graph: not if it waits for the device, copies from or to the host, or keeps memory
+  // that it took. That may be for the first time's sake (as copies of weights are kept), so there are further tries;
+  // after kTries such work stays without a graph. Other work is made a graph the next time, and from then on that is
+  // launched. Memory that is kept may be what other keys' work took before: that is tried anew too. Returns whether
+  // `work` was called. Throws Error if work that kept nothing does so when it is made a graph.
   bool run(std::int64_t key, const std::function<void()>& work);
 
  private:
+  static constexpr int kTries = 3;
   struct Entry {
-    int meetings = 0, keeps = 0;            // how often the work was seen to meet the host, to keep memory
-    std::optional<std::size_t> ready = {};  // Device::graph_keeps_ when it was seen to do neither
+    int unfit = 0;                          // tries that met the host or kept memory
+    std::optional<std::size_t> ready = {};  // Device::graph_keeps_ at a try that did neither
     std::unique_ptr<Graph> graph = {};
   };
   class ForGraph;

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -22,23 +23,25 @@ std::string place_of(const std::string& file) {
   return fs::exists(beside, ignored) ? beside.string() : file;
 }
 
-// The loader does not look whether a file holds all that it is to map: one that was copied in part would end the
-// program when it is touched. What is no library at all the loader names itself.
-void check_whole(const fs::path& path) {
+// "" or what is wrong. The loader does not look whether a file holds all that it is to map: one that was copied in part
+// would end the program when it is touched. Whatever else may be wrong the loader says itself.
+std::string torn(const std::string& place) {
   std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) return;
-  const OpenFile file(path);
+  if (place.find('/') == place.npos || !fs::is_regular_file(place, ignored) || access(place.c_str(), R_OK) != 0)
+    return "";
+  const OpenFile file(place);
   Elf64_Ehdr header;
-  if (file.size() < sizeof header) return;
+  if (file.size() < sizeof header) return "";
   file.read(0, &header, sizeof header);
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(Elf64_Phdr)) return;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(Elf64_Phdr)) return "";
   std::uint64_t end = header.e_phoff + std::uint64_t{header.e_phnum} * sizeof(Elf64_Phdr);
   for (int i = 0; i < header.e_phnum && end <= file.size(); ++i) {
     Elf64_Phdr part;
     file.read(header.e_phoff + i * sizeof part, &part, sizeof part);
     if (part.p_type == PT_LOAD) end = std::max(end, part.p_offset + part.p_filesz);
   }
-  check(end <= file.size(), "{}: has {} bytes of at least {}: it was copied in part", path.string(), file.size(), end);
+  if (end <= file.size()) return "";
+  return fmt::format("{}: has {} bytes of at least {}: it was copied in part", place, file.size(), end);
 }
 
 }  // namespace
@@ -52,10 +55,11 @@ std::string named_plugin(const std::string& part) {
 
 Plugin::Plugin(const std::string& part, const std::string& cure) : file_("libgrt_" + part + ".so") {
   const std::string named = named_plugin(part), place = named.empty() ? place_of(file_) : named;
-  check_whole(place);
-  library_ = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const char* const reason = library_ ? nullptr : dlerror();
-  check(library_ != nullptr, "{}: {}{}{}", file_, reason ? reason : "cannot be loaded", cure.empty() ? "" : "; ", cure);
+  std::string reason = torn(place);
+  library_ = reason.empty() ? dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (library_) return;
+  if (const char* const said = reason.empty() ? dlerror() : nullptr) reason = said;
+  fail("{}: {}{}{}", file_, reason.empty() ? "cannot be loaded" : reason, cure.empty() ? "" : "; ", cure);
 }
 
 void* Plugin::symbol(const char* name) const {

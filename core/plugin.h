@@ -11,7 +11,7 @@ class Plugin {
  public:
   // libgrt_PART.so, which is looked for in ../lib/grt beside the running program and then where the system looks for
   // libraries; GRT_PART_LIBRARY (in capitals) in the environment names its file instead. Throws Error with the
-  // system's reason; `cure`, if not empty, ends the message.
+  // system's reason, or for a file that was copied in part; `cure`, if not empty, ends the message.
   explicit Plugin(const std::string& part, const std::string& cure = "");
 
   template <class F>

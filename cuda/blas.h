@@ -13,7 +13,7 @@
 namespace grt::cuda {
 
 // y (rows, columns), of rows `stride` elements apart as those of plus, = plus + bias (columns) in each row; what is not
-// given is 0. bias.cu.
+// given is 0. put_sum.cu.
 void put_sum(float* y, std::int64_t stride, std::int64_t rows, std::int64_t columns, const float* plus,
              const float* bias, cudaStream_t stream);
 

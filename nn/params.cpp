@@ -80,14 +80,14 @@ void Params::allocate_packed(Device& device) {
   packed_ = Tensor::zeros({words}, DType::i32, device);
 }
 
-void Params::fill(const Param& p, const std::function<void(const Tensor&)>& write) const {
+void Params::fill(const Param& p, const std::function<void(const Tensor&)>& write, const std::string& from) const {
   if (!p.packed) return write(p.var.value());
   Kernels& kernels = values_.device().kernels();
   const Tensor whole = Tensor::empty(p.shape, values_.dtype(), values_.device());
   write(whole);
   const std::int64_t bad = kernels.count_not_finite(whole);
-  check(bad == 0, "{} {}: {} of {} values are NaN or infinite, so it cannot be {}", p.name, p.shape, bad, whole.numel(),
-        name_of(*p.packed));
+  check(bad == 0, "{}{}{} {}: {} of {} values are NaN or infinite, so it cannot be {}", from, from.empty() ? "" : ": ",
+        p.name, p.shape, bad, whole.numel(), name_of(*p.packed));
   kernels.pack(p.var.value(), whole);
 }
 

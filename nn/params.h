@@ -47,7 +47,8 @@ class Params {
   void pack_matrices(DType type, const Param* but);
   void allocate(Device& device, DType dtype);  // zeros; fill by initialize() or from a checkpoint
   // Has `write` give the values of one of them; what is packed is written to memory that lives as long as this call.
-  void fill(const Param& p, const std::function<void(const Tensor&)>& write) const;
+  // Throws Error, which begins with `from`, where values that are not finite would be packed.
+  void fill(const Param& p, const std::function<void(const Tensor&)>& write, const std::string& from = "") const;
   // For training: every Var becomes a trained weight, or those whose name begins with `prefix`; the others are
   // constants.
   void allocate_gradients(std::string_view prefix = {});

@@ -49,7 +49,14 @@ while [[ $# -gt 0 ]]; do
 done
 [[ $minutes =~ ^[1-9][0-9]{0,2}$ ]] || fail "--minutes must be a whole number from 1 to 999, not '$minutes'"
 
-if ! gpu=$(timeout 20 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | sed -n 1p) || [[ -z $gpu ]]; then
+if gpu=$(timeout 20 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null); then
+  gpu=$(sed -n 1p <<< "$gpu")
+elif [[ $? == 124 ]]; then
+  fail "nvidia-smi does not answer within 20 s"
+else
+  gpu=
+fi
+if [[ -z $gpu ]]; then
   echo "gpu_check: there is no GPU here (nvidia-smi names none); nothing was checked"
   exit 0
 fi
@@ -79,19 +86,24 @@ library_flags() {
   fi
 }
 
+in_time() { timeout $((60 * minutes > SECONDS ? 60 * minutes - SECONDS : 1)) "$@"; }
+
 compile() {
-  local flags=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90 -DGRT_CUDA=ON "-DGRT_HEADERS=$headers") targets more
+  local targets more
+  local flags=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90 -DGRT_CUDA=ON "-DGRT_HEADERS=$headers")
   if command -v ninja > /dev/null; then flags+=(-G Ninja); fi
   mapfile -t more < <(library_flags)
-  cmake -S "$root" -B "$build" "${flags[@]}" "${more[@]}" || return 1
+  in_time cmake -S "$root" -B "$build" "${flags[@]}" "${more[@]}" || return
   targets=(train bench grt_cuda grt_gpu_tests)
   if cmake --build "$build" --target help | grep grt_cudnn > /dev/null; then targets+=(grt_cudnn); fi
-  timeout $((60 * minutes - SECONDS)) cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}"
+  in_time cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}"
 }
 
 if ! compile > "$out/build.log" 2>&1; then
   tail -n 30 "$out/build.log"
+  [[ $SECONDS -lt $((60 * minutes)) ]] || fail "the build did not end within $minutes minutes; see $out/build.log"
   fail "the build failed; its last lines are above, all of it is in $out/build.log"
 fi
 echo "gpu_check: built in $SECONDS s"
-exec python3 "$root/tools/gpu_check.py" --bin "$build/bin" --out "$out" --gpu "$gpu" --seconds $((60 * minutes - SECONDS))
+exec python3 "$root/tools/gpu_check.py" --bin "$build/bin" --out "$out" --gpu "$gpu" \
+  --seconds $((60 * minutes - SECONDS))

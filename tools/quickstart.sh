@@ -63,13 +63,13 @@ quietly() {
   fail "$what failed; all it said is in $log"
 }
 
-# What the demo runs; the other programs wait until its result is shown. The GPU's part is with them, unless there is
-# a GPU.
+# What the demo runs; the other programs wait until its result is shown. Where there is a GPU all is built at once, for
+# its part is needed.
 build() {
   local first=() needed=(--target train eval generate tokenize)
   [[ -e build/CMakeCache.txt ]] || first=(-G Ninja -DGRT_TESTS=OFF)
   quietly configuring cmake -S . -B build "${first[@]}" -DCMAKE_BUILD_TYPE=Release
-  if nvidia-smi -L > /dev/null 2>&1; then needed=(); fi
+  if timeout 20 nvidia-smi -L > /dev/null 2>&1; then needed=(); fi
   quietly building cmake --build build --parallel "$(nproc)" "${needed[@]}"
   echo "built: build/bin"
 }
@@ -186,11 +186,11 @@ evaluate() {  # evaluate PRESET EVAL_FLAGS...
 }
 
 sample() {
-  local depth
+  local depth log=$out/log/generating.log
   for depth in 1 2 6; do
     printf -- '-- depth %d: %s' "$depth" "$prompt"
     build/bin/generate --checkpoint "$out/grt-nano" --prompt "$prompt" --tokens 200 --depth "$depth" --seed 1 \
-      --threads "$threads" || fail "generating at depth $depth failed"
+      --threads "$threads" 2> "$log" || { cat "$log" >&2; fail "generating at depth $depth failed"; }
   done
 }
 
@@ -241,10 +241,10 @@ main() {
   sample
   heading "Picture"
   draw
+  heading "Result"
+  closing
   heading "The other programs"
   build_the_rest
-  heading "Done"
-  closing
 }
 
 main "$@"

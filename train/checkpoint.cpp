@@ -40,11 +40,6 @@ std::string trainer_json(const TrainerState& state) {
   return to_text(json, 1) + "\n";
 }
 
-void check_finite(const Tensor& t, const std::string& name, const fs::path& path) {
-  const std::int64_t bad = t.device().kernels().count_not_finite(t);
-  check(bad == 0, "{}: {} {}: {} of {} values are NaN or infinite", path.string(), name, t.shape(), bad, t.numel());
-}
-
 // Some exports store the tied head a second time.
 void check_tied_head(const Safetensors& file, const Param& wte, const Tensor& values, const fs::path& path) {
   const Tensor embedding = Tensor::empty(wte.shape, values.dtype(), values.device()), head = Tensor::like(embedding);
@@ -118,15 +113,17 @@ void load_parameters(Params& params, const fs::path& path) {
   const Safetensors file(path);
   for (const Param& p : params.all()) {
     check(file.contains(p.name), "{}: tensor {} {} is missing", path.string(), p.name, p.shape);
-    params.fill(p, [&](const Tensor& to) {
-      file.read(p.name, to);
-      const std::int64_t columns = p.shape.numel() / p.shape[0], padding = p.shape[0] - p.used_rows;
-      if (padding > 0) {
-        const Tensor rows = to.range(p.used_rows * columns, {padding, columns});
-        rows.device().zero(rows.raw(), rows.bytes());
-      }
-      if (p.packed) check_finite(to, p.name, path);  // others show what they do to the loss, and are named then
-    });
+    params.fill(
+        p,
+        [&](const Tensor& to) {
+          file.read(p.name, to);
+          const std::int64_t columns = p.shape.numel() / p.shape[0], padding = p.shape[0] - p.used_rows;
+          if (padding > 0) {
+            const Tensor rows = to.range(p.used_rows * columns, {padding, columns});
+            rows.device().zero(rows.raw(), rows.bytes());
+          }
+        },
+        path.string());
   }
   for (const auto& [name, entry] : file.entries()) {
     if (name == kHead && params.find("wte.weight")) {
@@ -212,7 +209,9 @@ void load_moments(const Params& params, const Moments& moments, const fs::path& 
     for (const auto& [name, tensor] :
          flat_parts(params, kind == 'm' ? moments.m : moments.v, std::string(1, kind) + ".")) {
       file.read(name, tensor);
-      check_finite(tensor, name, path);
+      const std::int64_t bad = tensor.device().kernels().count_not_finite(tensor);
+      check(bad == 0, "{}: {} {}: {} of {} values are NaN or infinite", path.string(), name, tensor.shape(), bad,
+            tensor.numel());
     }
 }
 

@@ -35,7 +35,8 @@ class TokenData {
   // Copies the ids from `begin` on into `to`, across files. Throws Error if a file has become shorter since, or holds
   // other ids that are not below the vocabulary size.
   void read(std::int64_t begin, std::span<std::int32_t> to) const;
-  // Of the number of tokens and of some thousand of them: the same for the same data, and hardly ever for others.
+  // Of the number of tokens and of some thousand of them, spread over the stream: it tells other data from the same,
+  // but may miss small damage.
   std::int64_t fingerprint() const;
 
  private:

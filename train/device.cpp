@@ -62,7 +62,8 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
     check(dtype != "f64", "--dtype: f64 is computed on the CPU alone, not with --device {}", device);
     const std::string reason = cuda_unavailable();
     check(reason.empty(), "--device {}: {}", device, reason);
-    check(*ordinal < cuda_devices(), "--device {}: there are the devices cuda:0..{}", device, cuda_devices() - 1);
+    check(*ordinal < cuda_devices(), "--device {}: there is no cuda:{}; the devices are cuda:0..{}", device, *ordinal,
+          cuda_devices() - 1);
     return open_gpu(*ordinal == kAny ? own_gpu(comm) : *ordinal, products, !no_graphs);
   }
   std::string reason;

@@ -185,7 +185,7 @@ TEST_SUITE("cuda") {
     CHECK(text("cuda", "int8").out == text("cpu", "int8").out);
     CHECK(!text("cuda", "bf16").out.empty());
     CHECK(contains(test::run_tool("eval", {"--checkpoint", grt, "--data", tokens, "--device", "cuda:5"}, emulated).err,
-                   "--device cuda:5: there are the devices cuda:0..0"));
+                   "--device cuda:5: there is no cuda:5; the devices are cuda:0..0"));
   }
 
   TEST_CASE("bench times decoding and training on the device, and says what is the CPU's alone") {

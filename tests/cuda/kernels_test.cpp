@@ -159,7 +159,6 @@ TEST_SUITE("cuda") {
     }
   }
 
-  // Of what every kernel is compared with, this is the test: the CPU does right, the device one thing wrong.
   // Of what every kernel is compared with, these are the tests: the CPU does right, the device one thing wrong.
   TEST_CASE("a kernel that mistakes storing for adding, misses an end or passes it is noticed") {
     const float s = -1.5f;  // as in the case

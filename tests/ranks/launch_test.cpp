@@ -179,8 +179,9 @@ TEST_SUITE("launch") {
       *(std::find(local.begin(), local.end(), flag) + 1) = "tokens.bin";
       write_file(dir / "first/tokens.bin", tokens);
       write_file(dir / "second/tokens.bin", tokens + tokens);
-      check_error(both(local, local), fmt::format("{} tokens.bin: rank 1 reads other tokens ({}) than rank 0 ({})",
-                                                  flag, tokens.size(), tokens.size() / 2));
+      check_error(both(local, local),
+                  fmt::format("{} tokens.bin: rank 1 reads other tokens ({} of them) than rank 0 ({})", flag,
+                              tokens.size(), tokens.size() / 2));
       std::string other = tokens;
       other[0] ^= 1;
       write_file(dir / "second/tokens.bin", other);

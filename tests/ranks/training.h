@@ -34,9 +34,9 @@ Trained train(const Training& training, Comm& comm, const std::filesystem::path&
 // Does some step end with a micro-batch less deep than an earlier one, on the rank that computes both?
 bool ends_shallow(const Trained& run);
 
-// The largest difference of a number between two logs; or relative to what it is in `a`.
-double largest_difference_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key);
-double largest_error_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key);
+// The largest difference of a number between two logs, or its share of what `a` has.
+double largest_difference_of(const std::vector<Json>& a, const std::vector<Json>& b, const char* key,
+                             bool relative = false);
 
 // What ranks do together is what one does, to rounding; and on all ranks the same, to the bit.
 void check_same(const Trained& alone, const Trained& together);

@@ -96,7 +96,7 @@ TEST_SUITE("tools") {
     CHECK(nine["applications"][0] == Json{{"block", "prelude.0"}, {"times", 1}, {"steps", {1}}});
 
     const std::string out = run_tool("inspect", {"--model", "grt-small"}).out;
-    CHECK(contains(out, "core.0         10 x  as application 2-11\n"));
+    CHECK(contains(out, "core.0         10 x  as applications 2-11\n"));
     CHECK(contains(out, "parameters: 63610368\nparameters without embeddings: 24190464\n"));
   }
 

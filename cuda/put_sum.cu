@@ -4,8 +4,8 @@
 namespace grt::cuda {
 namespace {
 
-__global__ void sum_kernel(float* y, std::int64_t stride, std::int64_t n, std::int64_t columns, const float* plus,
-                           const float* bias) {
+__global__ void put_sum_kernel(float* y, std::int64_t stride, std::int64_t n, std::int64_t columns, const float* plus,
+                               const float* bias) {
   const std::int64_t i = global_index();
   if (i >= n) return;
   const std::int64_t column = i % columns, at = i / columns * stride + column;
@@ -17,7 +17,7 @@ __global__ void sum_kernel(float* y, std::int64_t stride, std::int64_t n, std::i
 void put_sum(float* y, std::int64_t stride, std::int64_t rows, std::int64_t columns, const float* plus,
              const float* bias, cudaStream_t stream) {
   const std::int64_t n = rows * columns;
-  launch(stream, "put_sum", sum_kernel, blocks_of(n, kBlock), kBlock, 0, y, stride, n, columns, plus, bias);
+  launch(stream, "put_sum", put_sum_kernel, blocks_of(n, kBlock), kBlock, 0, y, stride, n, columns, plus, bias);
 }
 
 }  // namespace grt::cuda
