@@ -37,7 +37,7 @@ void* Device::take(std::size_t bytes) {
     ++allocations_;
     if (for_graph_) graph_blocks_.insert(p);
   }
-  graph_blocks_in_use_ += for_graph_;
+  if (for_graph_) graph_blocks_in_use_.insert(p);
   in_use_ += size;
   if (in_use_ > peak_) peak_ = in_use_;
   return p;
@@ -47,7 +47,7 @@ void Device::give_back(void* p, std::size_t bytes) noexcept {
   const std::size_t size = block_size(bytes);
   in_use_ -= size;
   if (graph_blocks_.contains(p)) {
-    --graph_blocks_in_use_;
+    graph_blocks_in_use_.erase(p);
     return keep(graph_idle_, p, size);
   }
   if (keep_blocks_) return keep(idle_, p, size);
@@ -69,7 +69,7 @@ void Device::release_graph_blocks() noexcept {
     for (void* p : blocks) keep(idle_, p, size);
   graph_idle_.clear();
   graph_blocks_.clear();
-  graph_blocks_in_use_ = 0;
+  graph_blocks_in_use_.clear();
   if (!keep_blocks_) release_idle();
 }
 

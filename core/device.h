@@ -81,8 +81,8 @@ class Device {
   // share it is no harm, for they work one after the other.
   Idle graph_idle_;
   std::unordered_set<const void*> graph_blocks_;
-  std::size_t graph_blocks_in_use_ = 0;
-  std::size_t graph_keeps_ = 0;  // tries after which more of them were in use: an earlier one counted on those
+  std::unordered_set<const void*> graph_blocks_in_use_;  // of those
+  std::size_t graph_keeps_ = 0;  // tries that kept some: what was found fit before such a one is tried again
   bool use_graphs_ = true, for_graph_ = false, met_host_ = false;
   int graph_users_ = 0;
   std::size_t reserved_ = 0, in_use_ = 0, peak_ = 0, allocations_ = 0;

@@ -1,5 +1,6 @@
 #include "core/graphs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -41,12 +42,17 @@ bool Graphs::run(std::int64_t key, const std::function<void()>& work) {
   return true;
 }
 
+bool Graphs::keeps_more_than(const Blocks& before) const {
+  const Blocks& now = device_.graph_blocks_in_use_;
+  return std::any_of(now.begin(), now.end(), [&](const void* p) { return !before.contains(p); });
+}
+
 void Graphs::try_out(Entry& entry, const std::function<void()>& work) {
   const ForGraph blocks(device_);
-  const std::size_t before = device_.graph_blocks_in_use_;
+  const Blocks before = device_.graph_blocks_in_use_;
   device_.met_host_ = false;
   work();
-  const bool keeps = device_.graph_blocks_in_use_ > before;
+  const bool keeps = keeps_more_than(before);
   device_.graph_keeps_ += keeps;
   if (keeps || device_.met_host_)
     ++entry.unfit;
@@ -56,7 +62,7 @@ void Graphs::try_out(Entry& entry, const std::function<void()>& work) {
 
 void Graphs::make(Entry& entry, const std::function<void()>& work) {
   const ForGraph blocks(device_);
-  const std::size_t before = device_.graph_blocks_in_use_;
+  const Blocks before = device_.graph_blocks_in_use_;
   device_.begin_graph();
   try {
     work();
@@ -69,8 +75,8 @@ void Graphs::make(Entry& entry, const std::function<void()>& work) {
          e.what());
   }
   std::unique_ptr<Graph> graph = device_.end_graph();
-  check(device_.graph_blocks_in_use_ <= before,
-        "{}: work that is to become a graph keeps memory, to which each replay would write", device_.name());
+  check(!keeps_more_than(before), "{}: work that is to become a graph keeps memory, to which each replay would write",
+        device_.name());
   entry.graph = std::move(graph);
   entry.graph->launch();
 }

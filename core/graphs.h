@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <unordered_set>
 
 #include "core/scalar.h"
 #include "core/tensor.h"
@@ -62,7 +63,9 @@ class Graphs {
     std::unique_ptr<Graph> graph = {};
   };
   class ForGraph;
+  using Blocks = std::unordered_set<const void*>;
 
+  bool keeps_more_than(const Blocks& before) const;
   void try_out(Entry& entry, const std::function<void()>& work);
   void make(Entry& entry, const std::function<void()>& work);
 

@@ -50,7 +50,7 @@ class Check:
     @functools.cached_property
     def torch_is_there(self):
         try:
-            self.run("torch", [self.python, "-c", "import torch; assert torch.cuda.is_available()"], most=60)
+            self.run("torch", [self.python, "-c", "import torch; assert torch.cuda.is_available()"])
         except Failed:
             return False
         return True
@@ -59,13 +59,16 @@ class Check:
         if not self.torch_is_there:
             raise LeftOut(f"{self.python} has no PyTorch that sees the GPU")
 
+    def log_of(self, what):
+        return self.out / f"{what.replace(' ', '-')}.log"
+
     def run(self, what, command, most=120, environment=None, codes=(0,), too_long=Failed):
         """The output of a command, which is also kept as a log. What takes longer than `most` seconds hangs, unless
         `too_long` says otherwise; what the time for everything ends is left out."""
         seconds = min(most, self.left())
         if seconds < LEAST:
             raise LeftOut("no time left")
-        log = self.out / f"{what}.log"
+        log = self.log_of(what)
         with log.open("w") as kept:
             process = subprocess.Popen([str(word) for word in command], stdout=kept, stderr=subprocess.STDOUT,
                                        stdin=subprocess.DEVNULL, start_new_session=True,
@@ -131,8 +134,8 @@ def check_cases(check, attention, more=()):
     cases = re.search(r"test cases:\s+(\d+) \|\s+(\d+) passed", said)
     if not cases:
         raise Failed((said.strip().splitlines() or ["no output"])[-1])
-    if cases[1] != cases[2]:
-        raise Failed(f"{cases[2]} of {cases[1]} test cases passed; see {check.out / what}.log")
+    if cases[1] != cases[2] or cases[1] == "0":
+        raise Failed(f"{cases[2]} of {cases[1]} test cases passed; see {check.log_of(what)}")
     return f"{cases[2]} test cases passed", {"passed": int(cases[2])}
 
 
@@ -147,9 +150,9 @@ def check_sanitizer(check, tool):
         raise LeftOut("the machine refuses it: " + (said.strip().splitlines() or ["no output"])[-1])
     found = int(summary[2] or summary[3] or 0)
     if found:
-        raise Failed(f"{summary[0]}; see {check.out / tool}.log")
+        raise Failed(f"{summary[0]}; see {check.log_of(tool)}")
     if not re.search(r"test cases:\s+([1-9]\d*) \|\s+\1 passed", said):
-        raise Failed(f"nothing found, but not all cases passed; see {check.out / tool}.log")
+        raise Failed(f"nothing found, but not all cases passed; see {check.log_of(tool)}")
     return "nothing found", {}
 
 

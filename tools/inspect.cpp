@@ -103,7 +103,8 @@ void print_sharing(const Json& model) {
   fmt::print("sharing at depth {}: {} block applications, {} blocks of weights\n", text(model["depth"]), applications,
              model["applications"].size());
   for (const Json& a : model["applications"])
-    fmt::print("  {:<12} {:>4} x  as applications {}\n", text(a["block"]), a["times"].get<int>(), ranges(a["steps"]));
+    fmt::print("  {:<12} {:>4} x  as application{} {}\n", text(a["block"]), a["times"].get<int>(),
+               a["times"].get<int>() == 1 ? "" : "s", ranges(a["steps"]));
   // What a step does besides the core, if the model has weights of that name.
   for (const auto& [name, words] : {std::pair{"inject", "once in each recurrence"},
                                     {"gate", "once in each recurrence"},

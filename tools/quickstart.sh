@@ -200,13 +200,18 @@ draw() {
     --note "Validation while training: the first $eval_batches batches of the held-out text; by depth: all of it."
 }
 
-closing() {
+list_files() {
   cat << END
 Files in $out:
   loss.svg                         the picture
   grt-nano/, dense-nano/           checkpoints, train.jsonl, train.csv
   grt-nano.eval.json, dense-nano.eval.json
   data/                            the text, its tokens, the n-gram baselines
+END
+}
+
+what_next() {
+  cat << END
 Next:
   build/bin/generate --checkpoint $out/grt-nano --prompt "My dear Sir" --tokens 200 --depth 3
   build/bin/eval --checkpoint $out/grt-nano --data $out/data/val.bin --depths 1,3,6
@@ -241,10 +246,10 @@ main() {
   sample
   heading "Picture"
   draw
-  heading "Result"
-  closing
+  list_files
   heading "The other programs"
   build_the_rest
+  what_next
 }
 
 main "$@"

@@ -24,7 +24,6 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
   const auto gradients = static_cast<std::int64_t>(device->in_use()) - weights;
 
   MemoryPlan plan{weights, gradients, 2 * weights / needs.moment_shares, {}};
-  if (needs.gpu) plan.reserve = kGpuReserve;
   std::unique_ptr<LanguageModel> teacher;
   if (!needs.teacher.is_null()) {
     const std::size_t before = device->in_use();
@@ -59,6 +58,14 @@ MemoryPlan plan_memory(const MemoryNeeds& needs) {
     device->reset_peak();
     rehearse(depth);
     plan.activations[depth] = static_cast<std::int64_t>(device->peak() - before);
+  }
+  if (needs.gpu) {
+    device->reset_peak();
+    const auto before = static_cast<std::int64_t>(device->peak());
+    model->loss(tokens, tokens, *std::max_element(needs.depths.begin(), needs.depths.end()), {});
+    const std::int64_t validation = static_cast<std::int64_t>(device->peak()) - before;
+    const std::int64_t gathered = needs.moment_shares > 1 ? 2 * weights : 0;  // to be saved
+    plan.reserve = kGpuReserve + std::max(validation, gathered);
   }
   return plan;
 }

@@ -10,16 +10,16 @@
 namespace grt {
 
 // What a GPU must have free beside the tensors: code that is loaded when it first runs (kernels, cuBLASLt, cuDNN: some
-// hundred MB), cuBLASLt's workspace of 32 MiB, NCCL's buffers, and blocks that graphs keep to themselves, so that what
-// is done without a graph takes others.
+// hundred MB), cuBLASLt's workspace of 32 MiB, NCCL's buffers.
 inline constexpr std::int64_t kGpuReserve = 1'000'000'000;
 
 struct MemoryPlan {
   std::int64_t weights, gradients, moments;  // bytes
   std::map<int, std::int64_t> activations;   // by depth: the peak of a forward and backward pass, beyond the above
   std::int64_t teacher = 0;                  // its weights; its pass is part of the activations
-  std::int64_t held = 0;       // what is kept of held weights (Kernels::keeps); fewer panels where Eigen multiplies
-  std::int64_t reserve = 0;    // on a GPU: for what is beside tensors (kGpuReserve)
+  std::int64_t held = 0;  // what is kept of held weights (Kernels::keeps); fewer panels where Eigen multiplies
+  // On a GPU: kGpuReserve, and as graphs keep the memory of training to themselves, that of a validation or a save.
+  std::int64_t reserve = 0;
   std::int64_t total() const;  // with the deepest pass
 };
 

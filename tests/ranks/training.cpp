@@ -84,7 +84,8 @@ double largest_difference_of(const std::vector<Json>& a, const std::vector<Json>
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const double x = a[i][key].get<double>(), y = b[i][key].get<double>();
     const double d = x == y ? 0 : std::abs(x - y) / (relative ? std::abs(x) : 1);
-    if (!(d <= worst)) worst = d;  // a NaN stays
+    if (std::isnan(d)) return d;
+    worst = std::max(worst, d);
   }
   return worst;
 }

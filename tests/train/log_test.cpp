@@ -167,7 +167,13 @@ TEST_SUITE("train") {
     const MemoryPlan tensors = plan_memory(needs);
     needs.gpu = true;
     const MemoryPlan plan = plan_memory(needs);
-    CHECK(plan.total() == tensors.total() + kGpuReserve);
+    CHECK(plan.total() == tensors.total() + plan.reserve);
+    const std::int64_t validation = plan.reserve - kGpuReserve;
+    CHECK(validation > std::int64_t{2} * 256 * 4 * 128 * 4);  // at least what an MLP computes
+    CHECK(validation < tensors.activations.at(4));
+    needs.moment_shares = 2;
+    CHECK(plan_memory(needs).reserve == kGpuReserve + std::max(validation, 2 * plan.weights));
+    needs.moment_shares = 1;
     CHECK(test::contains(describe(plan), "GPU libraries and graphs 1 GB, "));
     CHECK_FALSE(test::contains(describe(tensors), "GPU"));
     check_fits(tensors, needs, tensors.total());
