@@ -2,13 +2,13 @@
 
 #include <dlfcn.h>
 #include <elf.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -27,21 +27,22 @@ std::string place_of(const std::string& file) {
 // would end the program when it is touched. Whatever else may be wrong the loader says itself.
 std::string torn(const std::string& place) {
   std::error_code ignored;
-  if (place.find('/') == place.npos || !fs::is_regular_file(place, ignored) || access(place.c_str(), R_OK) != 0)
-    return "";
-  const OpenFile file(place);
+  if (place.find('/') == place.npos || !fs::is_regular_file(place, ignored)) return "";
+  const std::uint64_t size = fs::file_size(place, ignored);
+  std::ifstream file(place, std::ios::binary);
+  const auto read = [&](std::uint64_t at, auto& to) {
+    file.seekg(static_cast<std::streamoff>(at));
+    return static_cast<bool>(file.read(reinterpret_cast<char*>(&to), sizeof to));
+  };
   Elf64_Ehdr header;
-  if (file.size() < sizeof header) return "";
-  file.read(0, &header, sizeof header);
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(Elf64_Phdr)) return "";
+  if (!read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return "";
+  if (header.e_phentsize != sizeof(Elf64_Phdr)) return "";
   std::uint64_t end = header.e_phoff + std::uint64_t{header.e_phnum} * sizeof(Elf64_Phdr);
-  for (int i = 0; i < header.e_phnum && end <= file.size(); ++i) {
-    Elf64_Phdr part;
-    file.read(header.e_phoff + i * sizeof part, &part, sizeof part);
+  Elf64_Phdr part;
+  for (int i = 0; i < header.e_phnum && end <= size && read(header.e_phoff + i * sizeof part, part); ++i)
     if (part.p_type == PT_LOAD) end = std::max(end, part.p_offset + part.p_filesz);
-  }
-  if (end <= file.size()) return "";
-  return fmt::format("{}: has {} bytes of at least {}: it was copied in part", place, file.size(), end);
+  if (end <= size) return "";
+  return fmt::format("{}: has {} bytes of at least {}: it was copied in part", place, size, end);
 }
 
 }  // namespace
