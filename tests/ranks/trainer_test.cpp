@@ -53,6 +53,7 @@ TEST_SUITE("ranks") {
     const TempDir own;
     const SharedDir shared;
     Training training;
+    training.steps = 10;
     const Trained free = train(training, grt::alone(), own / "free");
     training.grad_clip = 0.1;
     const Trained alone = train(training, grt::alone(), own / "alone");
