@@ -37,10 +37,14 @@ std::string no_gpus(Comm& comm) {
   return reason;
 }
 
-std::unique_ptr<Device> open_gpu(int ordinal, DType products, bool graphs) {
-  std::unique_ptr<Device> device = open_cuda(ordinal, products);
-  device->use_graphs(graphs);
-  return device;
+std::unique_ptr<Device> open_gpu(const std::string& flag, int ordinal, DType products, bool graphs) {
+  try {
+    std::unique_ptr<Device> device = open_cuda(ordinal, products);
+    device->use_graphs(graphs);
+    return device;
+  } catch (const Error& e) {
+    fail("--device {}: {}", flag, e.what());
+  }
 }
 
 }  // namespace
@@ -62,14 +66,12 @@ std::unique_ptr<Device> DeviceConfig::open(Comm& comm, std::string* why_cpu) con
     check(dtype != "f64", "--dtype: f64 is computed on the CPU alone, not with --device {}", device);
     const std::string reason = cuda_unavailable();
     check(reason.empty(), "--device {}: {}", device, reason);
-    check(*ordinal < cuda_devices(), "--device {}: there is no cuda:{}; the devices are cuda:0..{}", device, *ordinal,
-          cuda_devices() - 1);
-    return open_gpu(*ordinal == kAny ? own_gpu(comm) : *ordinal, products, !no_graphs);
+    return open_gpu(device, *ordinal == kAny ? own_gpu(comm) : *ordinal, products, !no_graphs);
   }
   std::string reason;
   if (device == "auto" && !cpu_alone) {
     reason = dtype == "f64" ? "f64 is computed on the CPU alone" : no_gpus(comm);
-    if (reason.empty()) return open_gpu(own_gpu(comm), products, !no_graphs);
+    if (reason.empty()) return open_gpu(device, own_gpu(comm), products, !no_graphs);
   }
   if (why_cpu) *why_cpu = reason;
   return open_cpu(products);
