@@ -6,6 +6,7 @@
 #include "core/error.h"
 
 namespace grt {
+
 // While alive, memory comes from the blocks of graphs.
 class Graphs::ForGraph {
  public:

@@ -196,9 +196,8 @@ TrainerState load_trainer_state(const fs::path& checkpoint) {
       entry("best_val_loss", "a number or null", [](const Json& v) { return v.is_null() || v.is_number(); });
   if (!best.is_null()) state.best_val_loss = best.get<double>();
   state.flags = entry("flags", "an object", [](const Json& v) { return v.is_object(); });
-  const std::optional<std::int64_t> named = step_number(checkpoint.filename().string());
-  check(!named || *named == state.step, "{}: step is {}, but that of its directory is {}", file, state.step,
-        named.value_or(0));
+  if (const std::optional<std::int64_t> named = step_number(checkpoint.filename().string()))
+    check(*named == state.step, "{}: step is {}, but that of its directory is {}", file, state.step, *named);
   return state;
 }
 
@@ -209,9 +208,8 @@ void load_moments(const Params& params, const Moments& moments, const fs::path& 
     for (const auto& [name, tensor] :
          flat_parts(params, kind == 'm' ? moments.m : moments.v, std::string(1, kind) + ".")) {
       file.read(name, tensor);
-      const std::int64_t bad = tensor.device().kernels().count_not_finite(tensor);
-      check(bad == 0, "{}: {} {}: {} of {} values are NaN or infinite", path.string(), name, tensor.shape(), bad,
-            tensor.numel());
+      const std::string bad = describe_bad(name, tensor);
+      check(bad.empty(), "{}: {}", path.string(), bad);
     }
 }
 

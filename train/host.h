@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ops/kernels.h"
@@ -42,6 +43,12 @@ inline double sum_squares(const Tensor& x) {
   const Tensor y = Tensor::empty({1}, DType::f64, x.device());
   x.device().kernels().sum_squares(y, x);
   return on_host<double>(y)[0];
+}
+
+// "NAME (2, 3) (1 of 6 values are NaN or infinite)"; empty if all are finite. Counted on the tensor's device.
+inline std::string describe_bad(const std::string& name, const Tensor& t) {
+  const std::int64_t bad = t.device().kernels().count_not_finite(t);
+  return bad == 0 ? "" : fmt::format("{} {} ({} of {} values are NaN or infinite)", name, t.shape(), bad, t.numel());
 }
 
 // The values of an i32 tensor.

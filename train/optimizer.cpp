@@ -9,11 +9,6 @@
 namespace grt {
 namespace {
 
-std::string describe_bad(const std::string& name, const Tensor& t) {
-  const std::int64_t bad = t.device().kernels().count_not_finite(t);
-  return bad == 0 ? "" : fmt::format("{} {} ({} of {} values are NaN or infinite)", name, t.shape(), bad, t.numel());
-}
-
 Moments zero_moments(const Params& params, std::int64_t count) {
   const auto zeros = [&] { return Tensor::zeros({count}, params.values().dtype(), params.values().device()); };
   return {zeros(), zeros()};
