@@ -75,7 +75,7 @@ std::string describe(const MemoryPlan& plan) {
                                  human_bytes(plan.gradients), human_bytes(plan.moments));
   if (plan.teacher > 0) text += fmt::format("teacher {}, ", human_bytes(plan.teacher));
   if (plan.held > 0) text += fmt::format("held weights {}, ", human_bytes(plan.held));
-  if (plan.reserve > 0) text += fmt::format("GPU libraries and graphs {}, ", human_bytes(plan.reserve));
+  if (plan.reserve > 0) text += fmt::format("GPU libraries and validation {}, ", human_bytes(plan.reserve));
   text += "activations at depth";
   for (const auto& [depth, bytes] : plan.activations) text += fmt::format(" {}: {},", depth, human_bytes(bytes));
   text.pop_back();
@@ -96,7 +96,8 @@ void check_fits(const MemoryPlan& plan, const MemoryNeeds& needs, std::int64_t a
     }
   }
   fail("--batch-size {}: the run needs {}{} and {} are available; {}", needs.batch_size, human_bytes(plan.total()),
-       plan.reserve > 0 ? fmt::format(" ({} of it for the GPU's libraries and graphs)", human_bytes(plan.reserve)) : "",
+       plan.reserve > 0 ? fmt::format(" ({} of it for the GPU's libraries and validation)", human_bytes(plan.reserve))
+                        : "",
        human_bytes(available),
        fits > 0 ? fmt::format("--batch-size {} fits (raise --grad-accum to make up for it{})", fits,
                               needs.recompute ? "" : ", or try --recompute")

@@ -174,11 +174,11 @@ TEST_SUITE("train") {
     needs.moment_shares = 2;
     CHECK(plan_memory(needs).reserve == kGpuReserve + std::max(validation, 2 * plan.weights));
     needs.moment_shares = 1;
-    CHECK(test::contains(describe(plan), "GPU libraries and graphs 1 GB, "));
+    CHECK(test::contains(describe(plan), "GPU libraries and validation 1 GB, "));
     CHECK_FALSE(test::contains(describe(tensors), "GPU"));
     check_fits(tensors, needs, tensors.total());
     const std::string error = test::error_of([&] { check_fits(plan, needs, plan.total() - 1); });
-    CHECK(test::contains(error, "(1 GB of it for the GPU's libraries and graphs)"));
+    CHECK(test::contains(error, "(1 GB of it for the GPU's libraries and validation)"));
     CHECK(test::contains(error, "--batch-size 1 fits"));
   }
 
