@@ -59,20 +59,24 @@ void pack_a(int64_t rows, int64_t depth, Strided<T> a, Element<F>* dst) {
                    dst + i * elements<F>(depth));
 }
 
-// Rows of C, `rows` of them, in the panels [first, last): packs the rows of A, then runs every tile.
+// Rows of C, `rows` of them, in the panels [first, last): packs the rows of A, then runs every tile. The tiles of a
+// panel fetch the next one, each its share; after the last comes the first, for the rows of another task.
 template <class F, class T = Real<F>>
 void multiply_block(const Panels<T>& panels, int64_t first, int64_t last, int64_t rows, int64_t depth, Strided<T> a,
                     const Element<F>* b, const Output<T>& out) {
-  const int64_t steps = elements<F>(depth);
-  auto* pa = packed_a.get<Element<F>>(ceil_div(rows, kRows) * kRows * steps);
+  const int64_t steps = elements<F>(depth), tiles = ceil_div(rows, kRows);
+  auto* pa = packed_a.get<Element<F>>(tiles * kRows * steps);
   pack_a<F>(rows, depth, a, pa);
   for (int64_t panel = first; panel < last; ++panel) {
-    const int64_t column = panels.begin(panel);
+    const int64_t column = panels.begin(panel), next = panel + 1 < last ? panel + 1 : first;
+    const int64_t share = panels.width(next) / tiles;
     const int width = panels.width(panel), used = panels.used(panel);
     visit_width<T>(width, [&]<int V>() {
-      for (int64_t i = 0; i < rows; i += kRows)
-        multiply_part<F, kRows, V>(steps, pa + i * steps, b + column * steps, width,
-                                   static_cast<int>(std::min<int64_t>(kRows, rows - i)), used, out.at(i, column));
+      for (int64_t i = 0; i < tiles; ++i)
+        multiply_part<F, kRows, V>(steps, pa + i * kRows * steps, b + column * steps, width,
+                                   static_cast<int>(std::min<int64_t>(kRows, rows - i * kRows)), used,
+                                   out.at(i * kRows, column),
+                                   Ahead<Element<F>>{b + (panels.begin(next) + i * share) * steps, share});
     });
   }
 }

@@ -158,21 +158,52 @@ void pack(const Real<F>* src, std::int64_t lane_stride, std::int64_t k_stride, i
   if constexpr (Format<F>::kSwapped) round_panel<W>(depth, dst);
 }
 
+// The first (Half = 0) or second halves of a and b, one after the other.
+template <int Half, class V, std::size_t... I>
+inline V join_halves(V a, V b, std::index_sequence<I...>) {
+  constexpr int kSize = sizeof...(I), kHalf = kSize / 2;
+  return __builtin_shufflevector(a, b,
+                                 (static_cast<int>(I) / kHalf * kSize + Half * kHalf + static_cast<int>(I) % kHalf)...);
+}
+
+// The elements [step, end) in depth of lanes that lie side by side: a vector of them, for one panel of W lanes or for
+// two, `size` elements apart. Two steps of half a vector are written as one vector.
+template <class F, int W>
+void pack_steps(const Real<F>* src, std::int64_t k_stride, std::int64_t depth, std::int64_t step, std::int64_t end,
+                Element<F>* dst, std::int64_t size) {
+  constexpr int kSide = std::max(W, kLanes<Element<F>>);
+  static_assert(kSide == W || kSide == 2 * W);
+  const auto across = [&](std::int64_t at) {
+    const std::int64_t k = at * Format<F>::kDepth;
+    return elements_across<F, kSide>(src + k * k_stride, k_stride, depth - k);
+  };
+  if constexpr (kSide == 2 * W)
+    for (; step + 1 < end; step += 2) {
+      const auto first = across(step), second = across(step + 1);
+      const auto low = join_halves<0>(first, second, std::make_index_sequence<kSide>{});
+      const auto high = join_halves<1>(first, second, std::make_index_sequence<kSide>{});
+      std::memcpy(dst + step * W, &low, sizeof low);
+      std::memcpy(dst + size + step * W, &high, sizeof high);
+    }
+  for (; step < end; ++step) {
+    const auto e = across(step);
+    for (int lane = 0; lane < kSide; lane += W)
+      std::memcpy(dst + lane / W * size + step * W, reinterpret_cast<const char*>(&e) + lane * sizeof e[0],
+                  W * sizeof e[0]);
+  }
+}
+
 // Rows of A whose elements lie side by side, as panels of W rows: all at once, since their rows share cache lines.
 // Packs as many as fill whole vectors, and returns that number.
 template <class F, int W>
 std::int64_t pack_side_by_side(const Real<F>* src, std::int64_t k_stride, std::int64_t rows, std::int64_t depth,
                                Element<F>* dst) {
-  constexpr int kSide = std::max(W, kLanes<Element<F>>), kPanels = kSide / W;
+  constexpr int kSide = std::max(W, kLanes<Element<F>>);
+  constexpr std::int64_t kRun = 8 / Format<F>::kDepth;  // lines that L1 keeps even when all fall into one of its sets
   const std::int64_t whole = rows / kSide * kSide, steps = elements<F>(depth);
-  for (std::int64_t step = 0; step < steps; ++step)
-    for (std::int64_t i = 0; i < whole; i += kSide) {
-      const auto e = elements_across<F, kSide>(src + i + step * Format<F>::kDepth * k_stride, k_stride,
-                                               depth - step * Format<F>::kDepth);
-      for (int panel = 0; panel < kPanels; ++panel)
-        std::memcpy(dst + (i + panel * W) * steps + step * W,
-                    reinterpret_cast<const char*>(&e) + panel * W * sizeof e[0], W * sizeof e[0]);
-    }
+  for (std::int64_t step = 0; step < steps; step += kRun)
+    for (std::int64_t i = 0; i < whole; i += kSide)
+      pack_steps<F, W>(src + i, k_stride, depth, step, std::min(step + kRun, steps), dst + i * steps, W * steps);
   if constexpr (Format<F>::kSwapped)
     for (std::int64_t i = 0; i < whole; i += W) round_panel<W>(depth, dst + i * steps);
   return whole;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "ops/cpu/format.h"
 
@@ -32,18 +33,47 @@ struct Output {
   Output pass(std::int64_t k) const { return {c, ldc, add || k > 0, k == 0 ? bias : nullptr}; }
 };
 
+// Of the packed elements that tiles after this one read, those to fetch into L2 meanwhile: `step` more with each step.
+template <class E>
+struct Ahead {
+  const E* next;
+  std::int64_t step;
+};
+
+template <int R, int V, class T>
+inline void write_tile(Vec<T> (&sum)[R][V], const Output<T> out) {
+  constexpr int kLane = kLanes<T>;
+  if (out.add) {
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sum[i][v] += load(out.c + i * out.ldc + v * kLane);
+  }
+  if (out.bias) {
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sum[i][v] += load(out.bias + v * kLane);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) store(out.c + i * out.ldc + v * kLane, sum[i][v]);
+}
+
 // R rows by V vectors of C, `steps` panel elements deep. a: a packed panel of R rows; b: rows of V vectors, ldb
 // elements apart.
 template <class F, int R, int V, class T = Real<F>>
 inline void multiply_tile(std::int64_t steps, const Element<F>* a, const Element<F>* b, std::int64_t ldb,
-                          const Output<T>& out) {
+                          const Output<T>& out, Ahead<Element<F>> ahead) {
   constexpr int kLane = kLanes<T>;
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) __builtin_prefetch(out.c + i * out.ldc + v * kLane, 1);
   Vec<T> sum[R][V] = {};
-  for (std::int64_t k = 0; k < steps; ++k, a += R, b += ldb) {
+  for (std::int64_t k = 0; k < steps; ++k, a += R, b += ldb, ahead.next += ahead.step) {
+    __builtin_prefetch(ahead.next, 0, 2);
     Vec<Element<F>> row[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
@@ -55,15 +85,7 @@ inline void multiply_tile(std::int64_t steps, const Element<F>* a, const Element
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) sum[i][v] = Format<F>::multiply_add(sum[i][v], row[v], a[i]);
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < R; ++i)
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) {
-      T* c = out.c + i * out.ldc + v * kLane;
-      if (out.add) sum[i][v] += load(c);
-      if (out.bias) sum[i][v] += load(out.bias + v * kLane);
-      store(c, sum[i][v]);
-    }
+  write_tile<R, V>(sum, out);
 }
 
 // The part of a full tile that lies inside C, with the same additions in the same order.
@@ -79,13 +101,15 @@ void write_part(const T* tile, int width, int rows, int columns, const Output<T>
     }
 }
 
+// Where nothing is named to be fetched, the rows of B are, which are on their way in any case.
 template <class F, int R, int V, class T = Real<F>>
 void multiply_part(std::int64_t steps, const Element<F>* a, const Element<F>* b, std::int64_t ldb, int rows,
-                   int columns, const Output<T>& out) {
+                   int columns, const Output<T>& out, std::optional<Ahead<Element<F>>> named = {}) {
   constexpr int kWidth = V * kLanes<T>;
-  if (rows == R && columns == kWidth) return multiply_tile<F, R, V>(steps, a, b, ldb, out);
+  const Ahead<Element<F>> ahead = named.value_or(Ahead<Element<F>>{b, ldb});
+  if (rows == R && columns == kWidth) return multiply_tile<F, R, V>(steps, a, b, ldb, out, ahead);
   alignas(kVectorBytes) T tile[R * kWidth];
-  multiply_tile<F, R, V>(steps, a, b, ldb, Output<T>{tile, kWidth, false, nullptr});
+  multiply_tile<F, R, V>(steps, a, b, ldb, Output<T>{tile, kWidth, false, nullptr}, ahead);
   write_part(tile, kWidth, rows, columns, out);
 }
 
