@@ -188,7 +188,8 @@ TEST_SUITE("tools") {
   TEST_CASE("an interrupted run saves its last finished step, says how to go on, and goes on to the same end") {
     const TempDir dir;
     Words words = small_run(dir / "cut");
-    *(std::find(words.begin(), words.end(), "--steps") + 1) = "400";
+    const std::string steps = test::kSanitized ? "100" : "400";  // enough to be interrupted twice
+    *(std::find(words.begin(), words.end(), "--steps") + 1) = steps;
     Words whole = words;
     *(std::find(whole.begin(), whole.end(), "--out") + 1) = (dir / "whole").string();
     REQUIRE(run_tool("train", whole).code == 0);
@@ -204,7 +205,7 @@ TEST_SUITE("tools") {
       if (signal == SIGINT) words.push_back("--resume");
     }
     REQUIRE(run_tool("train", {"--out", (dir / "cut").string(), "--resume"}).code == 0);
-    check_same_run(dir / "whole", dir / "cut", "step-00000400");
+    check_same_run(dir / "whole", dir / "cut", "step-00000" + steps);
   }
 
   TEST_CASE("killed at any moment, a run goes on from a complete checkpoint") {

@@ -100,10 +100,11 @@ TEST_SUITE("tools") {
       REQUIRE(outcome.code == 0);
       return std::pair(read_json(dir / "r"), outcome.out);
     };
-    const auto [all, out] = run("full,mean,last,first", "1,2", "kl:0,gate:2");
+    std::vector<std::string> kvs = {"full", "mean", "last", "first"};
+    if (kSanitized) kvs.resize(2);
+    const auto [all, out] = run(fmt::format("{}", fmt::join(kvs, ",")), "1,2", "kl:0,gate:2");
     const Json& runs = all["tasks_runs"];
-    REQUIRE(runs.size() == 4 * 4);
-    const std::vector<std::string> kvs = {"full", "mean", "last", "first"};
+    REQUIRE(runs.size() == 4 * kvs.size());
     for (std::size_t i = 0; i < kvs.size(); ++i) {
       CAPTURE(kvs[i]);
       const auto [alone, ignored] = run(kvs[i], "1,2", "");

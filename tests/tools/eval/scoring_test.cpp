@@ -104,7 +104,8 @@ TEST_SUITE("tools") {
       CAPTURE(name);
       const auto model = oracle_model(name);
       const int full = model->depths().full;
-      const auto requests = some_requests(50, model->config().context_length, model->config().vocab_size);
+      const auto requests =
+          some_requests(kSanitized ? 20 : 50, model->config().context_length, model->config().vocab_size);
       for (ScoreOptions options : {ScoreOptions{.depths = {full}}, ScoreOptions{.depths = {1, full}},
                                    ScoreOptions{.depths = {full}, .kv = KvStrategy::mean},
                                    ScoreOptions{.depths = {full}, .kv = KvStrategy::first}}) {
