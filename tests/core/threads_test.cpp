@@ -86,6 +86,25 @@ TEST_SUITE("core") {
     CHECK(thread_index() == 0);
   }
 
+  TEST_CASE("what a busy thread has left of its share is done by others") {
+    for (int threads : {2, 3}) {
+      const Threads use(threads);
+      std::atomic<int> others = 0;
+      bool in_time = false;
+      parallel_for(24, 1, [&](std::int64_t i, std::int64_t) {
+        if (i > 0) {
+          ++others;
+          return;
+        }
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+        while (others < 23 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+        in_time = others == 23;
+      });
+      CHECK(in_time);
+      CHECK(others == 23);
+    }
+  }
+
   TEST_CASE("a nested loop runs inside its chunk, on the same thread") {
     const Threads use(3);
     std::vector<std::atomic<int>> hits(20 * 30);
