@@ -40,6 +40,7 @@ struct Ahead {
   std::int64_t step;
 };
 
+// `out` is a copy: what is stored in C cannot change it, so its fields are read once.
 template <int R, int V, class T>
 inline void write_tile(Vec<T> (&sum)[R][V], const Output<T> out) {
   constexpr int kLane = kLanes<T>;
