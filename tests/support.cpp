@@ -39,6 +39,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
 
 // Between fork and execve: only calls that are allowed there.
 [[noreturn]] void become(char* const* argv, char* const* env, const char* directory, int out, int err) {
+  for (const int ending : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signal(ending, SIG_DFL);  // whatever nohup left ignored
   const int null = open("/dev/null", O_RDONLY);
   dup2(null, 0);
   dup2(out, 1);
