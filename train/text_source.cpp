@@ -1,4 +1,5 @@
-// zlib reads plain files and gzipped ones through the same calls; this adds errors that say what is wrong with a file.
+// gzip's members are inflated here and not by gzread, for which a file ends where no further member begins, whatever
+// still follows.
 #include "train/text_source.h"
 
 #include <zlib.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -27,10 +29,14 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 // The bytes of a file, unpacked if it is gzipped.
 class TextSource::Unpacked {
  public:
-  explicit Unpacked(const std::string& name) : name_(name), file_(gzopen(name.c_str(), "rb")) {
+  explicit Unpacked(const std::string& name) : name_(name), file_(std::fopen(name.c_str(), "rbe")) {
     check(file_ != nullptr, "{}: cannot be opened: {}", name, std::strerror(errno));
-    gzbuffer(file_.get(), 2 * kPart);
+    load();
+    gzipped_ = packed_.starts_with(kMagic);
+    check(gzipped_ || !name.ends_with(".gz"), "{}: named .gz, but it is no gzip file", name);
+    check(inflateInit2(&stream_, kGzip) == Z_OK, "{}: no memory to unpack it", name);
   }
+  ~Unpacked() { inflateEnd(&stream_); }
 
   // The next bytes, empty at the end of the file; valid until the next call.
   std::string_view read() {
@@ -54,26 +60,67 @@ class TextSource::Unpacked {
 
  private:
   struct Close {
-    void operator()(gzFile_s* file) const { gzclose(file); }
+    void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
-  void fill() {
-    errno = 0;
-    const int count = gzread(file_.get(), block_.data(), static_cast<unsigned>(block_.size()));
-    int state = Z_OK;
-    const char* message = gzerror(file_.get(), &state);
-    check(state != Z_ERRNO, "{}: cannot be read: {}", name_, std::strerror(errno));
-    check(state != Z_BUF_ERROR, "{}: the gzip data ends early; the file is truncated", name_);
-    check(count >= 0 && state >= Z_OK, "{}: the gzip data is damaged ({})", name_, message);
-    const bool plain = gzdirect(file_.get()) != 0;
-    check(!plain || !name_.ends_with(".gz"), "{}: named .gz, but it is no gzip file", name_);
-    ahead_ = {block_.data(), static_cast<std::size_t>(count)};
+  // The file's next bytes, into packed_: none at its end.
+  void load() {
+    const std::size_t count = std::fread(input_.data(), 1, input_.size(), file_.get());
+    check(std::ferror(file_.get()) == 0, "{}: cannot be read: {}", name_, std::strerror(errno));
+    packed_ = {input_.data(), count};
   }
 
+  void fill() {
+    if (packed_.empty()) load();
+    if (gzipped_) {
+      while (!packed_.empty() || !member_ended_)
+        if (inflate_some()) return;
+    }
+    ahead_ = std::exchange(packed_, {});
+  }
+
+  // False: no bytes came of it yet.
+  bool inflate_some() {
+    if (member_ended_ && !begin_member()) return false;
+    const bool at_end = packed_.empty();
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed_.data()));
+    stream_.avail_in = static_cast<uInt>(packed_.size());
+    stream_.next_out = reinterpret_cast<Bytef*>(block_.data());
+    stream_.avail_out = static_cast<uInt>(block_.size());
+    const int state = inflate(&stream_, Z_NO_FLUSH);
+    check(state == Z_OK || state == Z_STREAM_END || state == Z_BUF_ERROR, "{}: the gzip data is damaged ({})", name_,
+          stream_.msg ? stream_.msg : zError(state));
+    member_ended_ = state == Z_STREAM_END;
+    packed_.remove_prefix(packed_.size() - stream_.avail_in);
+    ahead_ = {block_.data(), block_.size() - stream_.avail_out};
+    check(!ahead_.empty() || member_ended_ || !at_end, "{}: the gzip data ends early; the file is truncated", name_);
+    if (packed_.empty()) load();
+    return !ahead_.empty();
+  }
+
+  // Zeros may fill the room between members, and behind the last one.
+  bool begin_member() {
+    packed_.remove_prefix(std::min(packed_.find_first_not_of('\0'), packed_.size()));
+    if (packed_.empty()) {
+      load();
+      return false;
+    }
+    check(packed_[0] == kMagic[0], "{}: what follows its gzip data is no gzip data", name_);
+    inflateReset(&stream_);
+    member_ended_ = false;
+    return true;
+  }
+
+  static constexpr std::string_view kMagic = "\x1f\x8b";
+  static constexpr int kGzip = 16 + MAX_WBITS;
+
   std::string name_;
-  std::unique_ptr<gzFile_s, Close> file_;
-  std::array<char, kPart> block_;
-  std::string_view ahead_;  // read but not handed out yet, in block_
+  std::unique_ptr<std::FILE, Close> file_;
+  std::array<char, kPart> input_, block_;
+  std::string_view packed_;  // read but not unpacked yet, in input_
+  std::string_view ahead_;   // not handed out yet, in block_ (of a plain file in input_)
+  z_stream stream_{};
+  bool gzipped_ = false, member_ended_ = false;
 };
 
 TextSource::TextSource(std::vector<std::string> files) : files_(std::move(files)) {

@@ -98,6 +98,20 @@ TEST_SUITE("train") {
     CHECK(source.read() == "c");
   }
 
+  TEST_CASE("a gzipped file of several members is read to its end, and what is no member is an error") {
+    const TempDir dir;
+    const std::string a = gzipped(std::string(300000, 'a'), dir), b = gzipped("b", dir), zeros(1000, '\0');
+    const std::string both = std::string(300000, 'a') + "b";
+    for (const std::string& packed : {a + b, a + zeros + b, a + b + zeros}) {
+      const std::string file = put(dir, "ab.gz", packed);
+      CHECK(documents_of({file}) == Documents{{file, both}});
+    }
+    CHECK(contains(error_in(put(dir, "x.gz", a + "x")), "x.gz: what follows its gzip data is no gzip data"));
+    CHECK(contains(error_in(put(dir, "x.gz", a + zeros + b.substr(1))), "what follows its gzip data"));
+    CHECK(contains(error_in(put(dir, "x.gz", a + b.substr(0, 1))), "x.gz: the gzip data ends early"));
+    CHECK(contains(error_in(put(dir, "x.gz", a + b.substr(0, 1) + "x")), "x.gz: the gzip data is damaged"));
+  }
+
   TEST_CASE("what cannot be read is an error that names the file, the line and the reason") {
     const TempDir dir;
     CHECK(error_in(dir / "none.txt") == (dir / "none.txt").string() + ": no such file");
