@@ -135,7 +135,12 @@ void check_flags(const Options& options, const TaskFlags& tasks) {
         "--data, --text: expected one of the two, neither is given, nor is --tasks");
   const std::vector<KvStrategy> kvs = strategies(options.kv);
   check(!options.logits || kvs[0] == KvStrategy::full, "--logits: are those of --kv full, not {}", options.kv);
-  check(!options.logits || options.data || options.text, "--logits: expected --data or --text besides");
+  const bool has_text = options.data || options.text;
+  check(has_text || !options.logits, "--logits: expected --data or --text besides");
+  check(has_text || options.stride == 0, "--stride: expected --data or --text besides");
+  check(has_text || !options.time, "--time: expected --data or --text besides");
+  check(!options.time || std::count(kvs.begin(), kvs.end(), KvStrategy::full) > 0,
+        "--time: is that of --kv full, not {}", options.kv);
   check_task_flags(tasks);
   check_outputs(options, tasks);
 }
@@ -206,21 +211,28 @@ std::map<int, double> milliseconds_per_token(const LanguageModel& model, const T
   return times;
 }
 
-// `times` is what a token takes at each depth, or empty.
-void print_table(const EvalResult& result, const LanguageModel& model, const std::map<int, double>& times) {
+// "n/a" for what is not known.
+std::string error_text(double standard_error) {
+  return std::isnan(standard_error) ? "n/a" : fmt::format("{:.6f}", standard_error);
+}
+
+// `times` is what a token takes at each depth, or empty. `counted`: FLOPs are those of the model's flops().
+void print_table(const EvalResult& result, const LanguageModel& model, const std::map<int, double>& times,
+                 bool counted = true) {
   const bool bytes = model.config().tokenizer == "bytes";
   fmt::print("{:>6}  {:>12}  {:>12}  {:>12}{}  {:>12}{}\n", "depth", "loss", "std. error", "perplexity",
-             bytes ? "  bits per byte" : "", "MFLOP/token", times.empty() ? "" : "  ms/token");
+             bytes ? "  bits per byte" : "", counted ? "MFLOP/token" : "", times.empty() ? "" : "  ms/token");
   for (const auto& [depth, loss] : result.by_depth) {
     const Flops flops = model.flops(model.config().context_length, depth);
-    fmt::print("{:>6}  {:>12.6f}  {:>12.6f}  {:>12.6g}", depth, loss.mean, loss.standard_error, std::exp(loss.mean));
+    fmt::print("{:>6}  {:>12.6f}  {:>12}  {:>12.6g}", depth, loss.mean, error_text(loss.standard_error),
+               std::exp(loss.mean));
     if (bytes) fmt::print("  {:>13.6f}", bits(loss.mean));
-    fmt::print("  {:>12.3f}", (flops.executed_body + flops.executed_head) / 1e6);
+    if (counted) fmt::print("  {:>12.3f}", (flops.executed_body + flops.executed_head) / 1e6);
     if (!times.empty()) fmt::print("  {:>8.4f}", times.at(depth));
     fmt::print("{}\n", depth > model.depths().full ? "  deeper than trained for" : "");
   }
   for (const auto& [name, loss] : result.further)
-    fmt::print("{}: {:.6f} (std. error {:.6f})\n", name, loss.mean, loss.standard_error);
+    fmt::print("{}: {:.6f} (std. error {})\n", name, loss.mean, error_text(loss.standard_error));
 }
 
 void print_routes(const EvalResult& result) {
@@ -239,8 +251,8 @@ void print_exits(const EvalResult& result, const EvalOptions& eval) {
              "agreement", "depth");
   for (std::size_t i = 0; i < eval.exits.size(); ++i) {
     const ExitResult& exit = result.exits[i];
-    fmt::print("{:>12}  {:>12.6f}  {:>12.6f}  {:>7.2f} %  {:>9.3f}", text_of(eval.exits[i]), exit.loss.mean,
-               exit.loss.standard_error, 100 * exit.agreement, exit.mean_depth);
+    fmt::print("{:>12}  {:>12.6f}  {:>12}  {:>7.2f} %  {:>9.3f}", text_of(eval.exits[i]), exit.loss.mean,
+               error_text(exit.loss.standard_error), 100 * exit.agreement, exit.mean_depth);
     for (const auto& [depth, share] : exit.depths) fmt::print("  {}: {:.1f} %", depth, 100 * share);
     fmt::print("\n");
   }
@@ -287,7 +299,7 @@ Json losses(const EvalResult& result, int depth, bool bytes) {
 // What the results are those of.
 Json about(const Options& options, const LanguageModel& model, int depth, const DeviceConfig& device,
            const WeightsConfig& weights) {
-  Json json = {{"depth", depth}, {"checkpoint", resolve_checkpoint(*options.checkpoint).string()}};
+  Json json = {{"depth", depth}, {"checkpoint", *options.checkpoint}};
   if (options.data) json["data"] = *options.data;
   if (options.text) json["text"] = *options.text;
   json["stride"] = options.stride;
@@ -304,8 +316,9 @@ Json about(const Options& options, const LanguageModel& model, int depth, const 
 std::string heading(const TokenData& data, const EvalResult& result, const LanguageModel& model,
                     const EvalOptions& eval) {
   return fmt::format(
-      "{}: {} tokens predicted in {} windows of up to {}{}{}\n", data.name(), result.tokens, result.windows,
-      model.config().context_length, eval.forced_gate ? fmt::format(", the gate forced to {}", *eval.forced_gate) : "",
+      "{} (fingerprint {}): {} tokens predicted in {} windows of up to {}{}{}\n", data.name(), data.fingerprint_text(),
+      result.tokens, result.windows, model.config().context_length,
+      eval.forced_gate ? fmt::format(", the gate forced to {}", *eval.forced_gate) : "",
       eval.kv == KvStrategy::full ? "" : fmt::format(", token by token on the cache \"{}\"", name_of(eval.kv)));
 }
 
@@ -318,7 +331,7 @@ Json evaluate_routings(const LanguageModel& model, const TokenData& data, const 
     other.causal_routing = routings[i].causal;
     const EvalResult result = evaluate_shown(model, data, other);
     fmt::print("{}:\n", routings[i].words);
-    print_table(result, model, {});
+    print_table(result, model, {}, false);  // the histogram says how much is executed
     print_routes(result);
     json["loss_" + routings[i].name] = result.by_depth.at(depth).mean;
     json["loss_by_depth_" + routings[i].name] = means(result);
@@ -344,6 +357,7 @@ Json evaluate_data(const Options& options, const LanguageModel& model, const Tok
     if (json.empty()) json = under;
     if (kvs.size() > 1) json["by_kv"][name_of(kv)] = under;
   }
+  json["data_fingerprint"] = data.fingerprint_text();
   eval.kv = kvs[0];
   if (options.logits) write_logits(*options.logits, model, data, depth, eval);
   const std::vector<Routing> routings = model.routings();
@@ -379,6 +393,7 @@ int run(int argc, char** argv) {
   flags.add(weights);
   if (!flags.parse(argc, argv)) return 0;
   check_flags(options, task_flags);
+  options.checkpoint = resolve_checkpoint(*options.checkpoint).string();  // `latest` may move on while this runs
 
   const std::unique_ptr<Device> device = device_flags.open_and_tell();
   const std::unique_ptr<LanguageModel> model =
@@ -417,7 +432,7 @@ int run(int argc, char** argv) {
                                 .seed = options.seed},
                                kvs, eval.exits, depth, identity));
   json.update(identity);
-  if (options.json) write_file(*options.json, json.dump(2) + "\n");
+  if (options.json) write_file(*options.json, to_text(json, 2) + "\n");
   return 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "train/host.h"
 #include "train/routes.h"
@@ -12,31 +13,35 @@
 namespace grt {
 namespace {
 
-// Mean and spread of the losses of one depth, from the sums over windows, which ranks can share.
+// Mean and standard error of the losses of one depth, from the sums over windows, which ranks can share.
 class Tally {
  public:
   void add(std::size_t window, double loss) {
     if (sums_.size() < 2 * (window + 1)) sums_.resize(2 * (window + 1));
     sums_[2 * window] += loss;
-    sums_[2 * window + 1] += loss * loss;
+    ++sums_[2 * window + 1];
   }
   void share(Comm& comm, std::int64_t windows) {
     sums_.resize(2 * static_cast<std::size_t>(windows));
     comm.sum(sums_);
   }
-  DepthLoss result(std::int64_t tokens) const {
-    double sum = 0, squares = 0;
+  // Tokens of a window are alike, windows are not: the error is that of a ratio of sums over windows (Cochran
+  // 1977, 6.4).
+  DepthLoss result() const {
+    double sum = 0, tokens = 0, windows = 0, squares = 0;
     for (std::size_t i = 0; i < sums_.size(); i += 2) {
       sum += sums_[i];
-      squares += sums_[i + 1];
+      tokens += sums_[i + 1];
+      windows += sums_[i + 1] > 0;
     }
-    const double n = static_cast<double>(tokens), mean = sum / n;
-    const double variance = tokens > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
-    return {mean, std::sqrt(variance < 0 ? 0 : variance / n)};  // NaN stays NaN
+    const double mean = sum / tokens;
+    for (std::size_t i = 0; i < sums_.size(); i += 2) squares += std::pow(sums_[i] - sums_[i + 1] * mean, 2);
+    if (windows < 2) return {mean, std::numeric_limits<double>::quiet_NaN()};
+    return {mean, std::sqrt(squares * windows / (windows - 1)) / tokens};
   }
 
  private:
-  std::vector<double> sums_;  // of losses and of squares, a pair for each window
+  std::vector<double> sums_;  // of losses, and how many they are, a pair for each window
 };
 
 // What an evaluation adds up, batch by batch.
@@ -58,8 +63,8 @@ struct Totals {
   }
   EvalResult result() const {
     EvalResult result;
-    for (const auto& [depth, tally] : by_depth) result.by_depth[depth] = tally.result(tokens);
-    for (const auto& [name, tally] : further) result.further[name] = tally.result(tokens);
+    for (const auto& [depth, tally] : by_depth) result.by_depth[depth] = tally.result();
+    for (const auto& [name, tally] : further) result.further[name] = tally.result();
     for (std::size_t steps = 0; steps < by_steps.size(); ++steps)
       if (by_steps[steps] > 0)
         result.depth_histogram[static_cast<int>(steps)] =
@@ -220,7 +225,7 @@ class ExitTallies {
     const double n = static_cast<double>(tokens);
     for (std::size_t i = 0; i < results_.size(); ++i) {
       ExitResult& result = results_[i];
-      result.loss = tallies_[i].result(tokens);
+      result.loss = tallies_[i].result();
       result.agreement /= n;
       for (auto& [depth, share] : result.depths) {
         share /= n;

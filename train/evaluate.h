@@ -34,7 +34,7 @@ struct EvalOptions {
 
 struct DepthLoss {
   double mean = 0;            // nats per predicted token
-  double standard_error = 0;  // of the mean, over tokens
+  double standard_error = 0;  // of the mean, over windows; NaN where there is but one
 };
 
 // Of tokens that stop by a rule.

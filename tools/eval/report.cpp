@@ -89,8 +89,9 @@ void print_runs(std::span<const TaskResult> tasks, const LanguageModel& model) {
   fmt::print("  {:>7}{}\n", "average", full ? "    kept" : "");
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Flops flops = model.flops(model.config().context_length, runs[i].depth);
+    const bool counted = !runs[i].exit && model.routings().empty();  // else tokens choose how much is executed
     fmt::print("{:<5}  {:>11}  {:>6.4g}  {:>7}", name_of(runs[i].kv), way(runs[i]), depth_of_run(tasks, i),
-               runs[i].exit ? "" : fmt::format("{:.4f}", (flops.executed_body + flops.executed_head) / 1e9));
+               counted ? fmt::format("{:.4f}", (flops.executed_body + flops.executed_head) / 1e9) : "");
     for (const TaskResult& task : tasks)
       fmt::print("  {:>{}.2f}", 100 * task.runs[i].metrics.headline().value,
                  std::max<std::size_t>(6, task.documents.task->name.size()));
