@@ -1,7 +1,7 @@
 // tokenize: text files to token files, and token files back to the bytes they were made of.
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -17,6 +17,7 @@
 #include "core/flags.h"
 #include "core/main.h"
 #include "train/data.h"
+#include "train/signals.h"
 #include "train/text_source.h"
 #include "train/token_writer.h"
 #include "train/tokenizer.h"
@@ -101,12 +102,15 @@ class Progress {
   Clock::time_point start_ = Clock::now(), next_ = start_ + std::chrono::seconds(1);
 };
 
-Totals encode_documents(TextSource& source, Encoder& encoder, int end_of_document, TokenWriter& writer) {
+// Ends early on a signal.
+Totals encode_documents(TextSource& source, Encoder& encoder, int end_of_document, TokenWriter& writer,
+                        const SignalGuard& signals) {
   Totals totals;
   Progress progress;
   while (source.next()) {
     encoder.begin(source.location());
     for (std::string_view part; !(part = source.read()).empty();) {
+      if (signals.received()) return totals;
       encoder.feed(part);
       totals.bytes += static_cast<std::int64_t>(part.size());
       progress.show(totals, writer.written());
@@ -118,32 +122,26 @@ Totals encode_documents(TextSource& source, Encoder& encoder, int end_of_documen
   return totals;
 }
 
-void encode_files(const Options& options, const Flags& flags) {
+int encode_files(const Options& options, const Flags& flags) {
   check_encoding(options, flags);
   const SpecialText special = special_text(options.special);
   const auto tokenizer = make_tokenizer(options.tokenizer);
   TextSource source(options.input);
+  const SignalGuard signals;  // so that what is written so far is removed
   TokenWriter writer(output_of(options));
   Encoder encoder(*tokenizer, special, [&](std::span<const int> ids) { writer.write(ids); });
 
-  const Totals totals = encode_documents(source, encoder, tokenizer->end_of_document(), writer);
+  const Totals totals = encode_documents(source, encoder, tokenizer->end_of_document(), writer, signals);
+  if (signals.received()) {
+    fmt::print(stderr, "tokenize: interrupted by SIG{}; nothing is written\n", sigabbrev_np(signals.received()));
+    return 128 + signals.received();
+  }
   check(totals.documents > 0, "{}: there is no document in the input", options.input.back());
   const auto files = writer.finish();
   fmt::print("documents {}, bytes {}, tokens {}, bytes per token {:.3f}\n", totals.documents, totals.bytes,
              writer.written(), static_cast<double>(totals.bytes) / static_cast<double>(writer.written()));
   for (const auto& file : files) fmt::print("{}: {} tokens\n", file.path, file.tokens);
-}
-
-// The ids of a token file of either form. TokenData also reads these, but only what has something to predict.
-std::span<const std::uint16_t> ids_of(const std::string& name, std::span<const std::byte> bytes) {
-  std::array<std::int32_t, kShardHeaderWords> header{};
-  if (bytes.size() >= sizeof header) std::memcpy(header.data(), bytes.data(), sizeof header);
-  const std::size_t skip = header[0] == kShardMagic ? sizeof header : 0;
-  if (skip > 0)
-    check(bytes.size() - skip == 2 * static_cast<std::size_t>(header[2]),
-          "{}: the shard's header counts {} tokens, but {} bytes follow it", name, header[2], bytes.size() - skip);
-  check(bytes.size() % 2 == 0, "{}: expected an even number of bytes, uint16 ids, but it has {}", name, bytes.size());
-  return {reinterpret_cast<const std::uint16_t*>(bytes.data() + skip), (bytes.size() - skip) / 2};
+  return 0;
 }
 
 void write_out(std::string_view bytes) {
@@ -155,18 +153,23 @@ void decode_file(const Options& options, const Flags& flags) {
   for (const char* other : {"input", "output", "val-output", "val-fraction", "special", "shard-tokens"})
     check(!flags.given(other), "--decode: cannot be combined with --{}", other);
   const auto tokenizer = make_tokenizer(options.tokenizer);
-  const MappedFile file(*options.decode);
-  const std::span<const std::uint16_t> ids = ids_of(*options.decode, file.bytes());
+  const OpenFile file(*options.decode);
+  const std::uint64_t begin = header_bytes(file), count = (file.size() - begin) / 2;
 
-  constexpr std::size_t kBlock = 1 << 16;
+  constexpr std::uint64_t kBlock = 1 << 16;
+  std::vector<std::uint16_t> ids;
   std::string text;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    check(ids[i] < tokenizer->vocab_size(), "{}: id {} at offset {} (in tokens) is none of the {} of --tokenizer {}",
-          *options.decode, ids[i], i, tokenizer->vocab_size(), tokenizer->name());
-    if (ids[i] != tokenizer->end_of_document()) text += tokenizer->decode(ids[i]);
-    if (text.size() < kBlock) continue;
-    write_out(text);
-    text.clear();
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (i % kBlock == 0) {
+      ids.resize(std::min(kBlock, count - i));
+      file.read(begin + 2 * i, ids.data(), 2 * ids.size());
+      write_out(text);
+      text.clear();
+    }
+    const std::uint16_t id = ids[i % kBlock];
+    check(id < tokenizer->vocab_size(), "{}: id {} at offset {} (in tokens) is none of the {} of --tokenizer {}",
+          *options.decode, id, i, tokenizer->vocab_size(), tokenizer->name());
+    if (id != tokenizer->end_of_document()) text += tokenizer->decode(id);
   }
   write_out(text);
 }
@@ -176,10 +179,8 @@ int run(int argc, const char* const* argv) {
   Flags flags("tokenize", "Turns text files into token files for training, and token files back into text.");
   flags.add(options);
   if (!flags.parse(argc, argv)) return 0;
-  if (options.decode)
-    decode_file(options, flags);
-  else
-    encode_files(options, flags);
+  if (!options.decode) return encode_files(options, flags);
+  decode_file(options, flags);
   return 0;
 }
 

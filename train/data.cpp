@@ -66,32 +66,6 @@ bool header_of_another_kind(const Header& header, std::size_t file_bytes) {
   return padded && header[0] != 0 && (2 * count == payload || 4 * count == payload);
 }
 
-// How many bytes stand before the ids of a token file: those of its header, or none.
-std::uint64_t header_bytes(const OpenFile& file) {
-  const std::string path = file.path().string();
-  check(file.size() > 0, "{}: the file is empty", path);
-  Header header{};
-  file.read(0, header.data(), std::min<std::uint64_t>(file.size(), kHeaderBytes));
-  if (header[0] == kShardMagic) {
-    check(file.size() >= kHeaderBytes, "{}: a shard's header takes {} bytes, the file has {}", path, kHeaderBytes,
-          file.size());
-    check(header[1] == kShardVersion, "{}: shard version is {}, expected {}", path, header[1], kShardVersion);
-    const std::int64_t expected = static_cast<std::int64_t>(kHeaderBytes) + 2 * std::int64_t{header[2]};
-    check(expected == static_cast<std::int64_t>(file.size()),
-          "{}: the header counts {} tokens, which makes {} bytes with the header, but the file has {}", path, header[2],
-          expected, file.size());
-    return kHeaderBytes;
-  }
-  check(file.size() < kHeaderBytes || !header_of_another_kind(header, file.size()),
-        "{}: begins with a shard header of another kind: its magic is {}, expected {} (uint16 ids)", path, header[0],
-        kShardMagic);
-  check(file.size() % 2 == 0,
-        "{}: has {} bytes, but uint16 ids take an even number (looks like a headerless file: it begins with {}, not "
-        "with the magic {} of a shard)",
-        path, file.size(), header[0], kShardMagic);
-  return 0;
-}
-
 // `begin` is the offset of the first of the ids. The largest first, by a loop that compiles to vector code; the
 // position only where that is too large.
 void check_ids(const std::string& name, std::int64_t begin, std::span<const std::uint16_t> ids,
@@ -119,6 +93,31 @@ Batch batch_of(const TokenData& data, std::span<const std::int64_t> begins, std:
 }
 
 }  // namespace
+
+std::uint64_t header_bytes(const OpenFile& file) {
+  const std::string path = file.path().string();
+  check(file.size() > 0, "{}: the file is empty", path);
+  Header header{};
+  file.read(0, header.data(), std::min<std::uint64_t>(file.size(), kHeaderBytes));
+  if (header[0] == kShardMagic) {
+    check(file.size() >= kHeaderBytes, "{}: a shard's header takes {} bytes, the file has {}", path, kHeaderBytes,
+          file.size());
+    check(header[1] == kShardVersion, "{}: shard version is {}, expected {}", path, header[1], kShardVersion);
+    const std::int64_t expected = static_cast<std::int64_t>(kHeaderBytes) + 2 * std::int64_t{header[2]};
+    check(expected == static_cast<std::int64_t>(file.size()),
+          "{}: the header counts {} tokens, which makes {} bytes with the header, but the file has {}", path, header[2],
+          expected, file.size());
+    return kHeaderBytes;
+  }
+  check(file.size() < kHeaderBytes || !header_of_another_kind(header, file.size()),
+        "{}: begins with a shard header of another kind: its magic is {}, expected {} (uint16 ids)", path, header[0],
+        kShardMagic);
+  check(file.size() % 2 == 0,
+        "{}: has {} bytes, but uint16 ids take an even number (looks like a headerless file: it begins with {}, not "
+        "with the magic {} of a shard)",
+        path, file.size(), header[0], kShardMagic);
+  return 0;
+}
 
 std::vector<std::string> token_files(const std::string& where) {
   std::error_code error;

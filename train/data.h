@@ -22,6 +22,10 @@ inline constexpr std::size_t kShardHeaderWords = 256;
 // The token files that `where` names: a file, a directory (its *.bin files) or a glob; sorted by bytes.
 std::vector<std::string> token_files(const std::string& where);
 
+// How many bytes stand before the ids of a token file: those of its header, or none. Throws Error for anything that is
+// not a whole token file.
+std::uint64_t header_bytes(const OpenFile& file);
+
 // A stream of token ids, all of them below the vocabulary size: files kept open, or ids handed over.
 class TokenData {
  public:
@@ -38,6 +42,7 @@ class TokenData {
   // Of the number of tokens and of some thousand of them, spread over the stream: it tells other data from the same,
   // but may miss small damage.
   std::int64_t fingerprint() const;
+  std::string fingerprint_text() const { return fmt::format("{:016x}", static_cast<std::uint64_t>(fingerprint())); }
 
  private:
   struct Piece {

@@ -6,10 +6,13 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "core/files.h"
 #include "tests/support.h"
@@ -308,6 +311,19 @@ TEST_SUITE("tools") {
     CHECK(names_in(dir.path) == std::vector<std::string>{"a_000000.bin", "a_000001.bin", "in.txt"});
   }
 
+  TEST_CASE("an interrupted run leaves nothing behind") {
+    const TempDir dir;
+    const std::string in = put(dir, "in.txt", std::string(96 << 20, 'a'));
+    test::Running running("tokenize", {"--input", in, "--output", dir / "out.bin"});
+    for (int wait = 0; wait < 6000 && names_in(dir.path).size() == 1; ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    running.signal(SIGINT);
+    const Outcome outcome = running.wait();
+    CHECK(outcome.code == 128 + SIGINT);
+    CHECK(outcome.err == "tokenize: interrupted by SIGINT; nothing is written\n");
+    CHECK(names_in(dir.path) == std::vector<std::string>{"in.txt"});
+  }
+
   TEST_CASE("no output replaces an input, whatever their spelling and the number of the shard") {
     const TempDir dir;
     const std::string shard = put(dir, "a_000000.bin", "a text"), later = put(dir, "b_0000012.bin", "another");
@@ -367,6 +383,9 @@ TEST_SUITE("tools") {
     std::filesystem::resize_file(dir / "cut.gz", std::filesystem::file_size(dir / "cut.gz") - 3);
     const std::int32_t header[256] = {20240520, 1, 7};
     put(dir, "shard.bin", std::string_view(reinterpret_cast<const char*>(header), sizeof header));
+    const std::int32_t late[256] = {20240520, 7}, wide[256] = {20240801, 7};
+    put(dir, "late.bin", std::string_view(reinterpret_cast<const char*>(late), sizeof late));
+    put(dir, "wide.bin", std::string_view(reinterpret_cast<const char*>(wide), sizeof wide));
     const auto before = names_in(dir.path);
 
     const struct {
@@ -405,8 +424,10 @@ TEST_SUITE("tools") {
         {{"--decode", tokens, "--output", out}, "--decode: cannot be combined with --output"},
         {{"--decode", dir / "no.bin"}, "no.bin: "},
         {{"--decode", tokens}, "ids.bin: id 261 at offset 0 (in tokens) is none of the 257 of --tokenizer bytes"},
-        {{"--decode", dir / "odd.bin"}, "odd.bin: expected an even number of bytes"},
-        {{"--decode", dir / "shard.bin"}, "shard.bin: the shard's header counts 7 tokens, but 0 bytes follow"},
+        {{"--decode", dir / "odd.bin"}, "odd.bin: has 3 bytes, but uint16 ids take an even number"},
+        {{"--decode", dir / "shard.bin"}, "shard.bin: the header counts 7 tokens, which makes 1038 bytes"},
+        {{"--decode", dir / "late.bin"}, "late.bin: shard version is 7, expected 1"},
+        {{"--decode", dir / "wide.bin"}, "wide.bin: begins with a shard header of another kind"},
     };
     for (const auto& c : cases) {
       const Outcome outcome = tokenize(c.words);
