@@ -124,7 +124,7 @@ Json sample() {
         {"twin", {{"labels", {"1", "2"}}, {"matrix", {{0.7, 0.1}, {0.6, 0.3}, {0.0, 0.8}}}}}}},
       {"difficulty", difficulty_sample()},
       {"weights",
-       {{"gate", {{"state_singular_values", {9, 4, 1}}, {"anchor_singular_values", {7, 5, 2}}, {"ratio", 1.3}}},
+       {{"gate", {{"state_singular_values", {9, 4, 1}}, {"anchor_singular_values", {7, 5, 2}}, {"ratio", 0.78}}},
         {"inject",
          {{"row_cosine_mean", -0.2}, {"row_cosine_above_0.5", 0.01}, {"histogram", std::vector<double>(20, 0.05)}}}}},
       {"heads", heads_sample()},

@@ -166,14 +166,22 @@ Json early_exits_of_other(const AnalysisConfig& config, const std::string& name,
   return early_exits(name, *other, points);
 }
 
-// The checkpoint, its twin and those to compare with. A name that is not the only one of its kind is the whole path.
-Json early_exit_section(const AnalysisConfig& config, const Source& source, const ExitTally& exits) {
-  std::vector<std::string> places = {*config.checkpoint}, names;
+// The checkpoint, its twin and those to compare with.
+std::vector<std::string> checkpoints_of(const AnalysisConfig& config) {
+  std::vector<std::string> places = {*config.checkpoint};
   if (config.twin) places.push_back(*config.twin);
   places.insert(places.end(), config.compare.begin(), config.compare.end());
-  for (const std::string& place : places) names.push_back(short_name(place));
+  return places;
+}
+
+// One row for each, by the name that was `given` for it. A name that is not the only one of its kind is the whole path.
+Json early_exit_section(const AnalysisConfig& given, const AnalysisConfig& config, const Source& source,
+                        const ExitTally& exits) {
+  const std::vector<std::string> typed = checkpoints_of(given), places = checkpoints_of(config);
+  std::vector<std::string> names;
+  for (const std::string& place : typed) names.push_back(short_name(place));
   const auto label = [&](std::size_t i) {
-    return std::count(names.begin(), names.end(), names[i]) == 1 ? names[i] : places[i];
+    return std::count(names.begin(), names.end(), names[i]) == 1 ? names[i] : typed[i];
   };
   Json rows = Json::array({early_exits(label(0), source.model, exits.early_exit_points())});
   for (std::size_t i = 1; i < places.size(); ++i)
@@ -199,8 +207,16 @@ void check_config(const AnalysisConfig& config) {
   check(!config.target || !config.target->empty(), "--target: expected a text, not an empty one");
 }
 
+// With the directories of steps in the place of their runs', whose `latest` may move on meanwhile.
+AnalysisConfig resolved(AnalysisConfig config) {
+  config.checkpoint = resolve_checkpoint(*config.checkpoint).string();
+  if (config.twin) config.twin = resolve_checkpoint(*config.twin).string();
+  for (std::string& other : config.compare) other = resolve_checkpoint(other).string();
+  return config;
+}
+
 Json header(const AnalysisConfig& config, const Source& source) {
-  return {{"checkpoint", resolve_checkpoint(*config.checkpoint).string()},
+  return {{"checkpoint", *config.checkpoint},
           {"data", *config.data},
           {"tokens", source.data.size() - 1},
           {"windows", source.windows().size()},
@@ -213,8 +229,9 @@ Json header(const AnalysisConfig& config, const Source& source) {
 
 }  // namespace
 
-Json analyze(const AnalysisConfig& config, Device& device, DType dtype) {
-  check_config(config);
+Json analyze(const AnalysisConfig& given, Device& device, DType dtype) {
+  check_config(given);
+  const AnalysisConfig config = resolved(given);
   const auto model = load_model(*config.checkpoint, device, dtype);
   const std::vector<int> depths = chosen_depths(*model, config.depth_beyond);
   auto twin = config.twin ? load_model(*config.twin, device, dtype) : nullptr;
@@ -225,7 +242,7 @@ Json analyze(const AnalysisConfig& config, Device& device, DType dtype) {
           model->config().context_length);
   }
   for (const std::string& other : config.compare) {
-    const std::string file = (resolve_checkpoint(other) / "config.json").string();
+    const std::string file = (fs::path(other) / "config.json").string();
     check_same_text("--compare", other, *model, *make_model(read_json(file), file));
   }
   const TokenData data = first_tokens(*config.data, model->config().vocab_size, config.tokens);
@@ -249,7 +266,7 @@ Json analyze(const AnalysisConfig& config, Device& device, DType dtype) {
   if (Json weights = measure_weights(*model); !weights.empty()) json["weights"] = weights;
   json["heads"] = measure_heads(source, shown("heads, window"));
   if (!trajectories.is_null()) json["trajectories"] = trajectories;
-  json["early_exit"] = early_exit_section(config, source, survey.exits);
+  json["early_exit"] = early_exit_section(given, config, source, survey.exits);
   json["definitions"] = definitions();
   return parse_json(to_text(json), "analysis.json");  // as a reader will find it: what is not defined is null
 }

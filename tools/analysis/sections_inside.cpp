@@ -96,16 +96,14 @@ std::string difficulty_section(const Json& analysis) {
     pictures.push_back(difficulty_line(difficulty));
     caption +=
         "All tokens, sorted by their loss at the first exit and cut into ten equal parts; each mark is one part, the "
-        "line "
-        "is fitted to the ten. R² is the share of the differences that the line explains." +
+        "line is fitted to the ten. R² is the share of the differences that the line explains." +
         printed(analysis, "0.49 nats saved for the easiest tenth, 5.02 for the hardest, and R² = 0.998");
   }
   if (!list_at(difficulty, "gate_correlation").empty()) {
     pictures.push_back(gate_by_difficulty(difficulty));
     caption +=
         " Bars: the correlation of a token's mean gate with its loss at the first exit. Below 0: hard tokens have more "
-        "open "
-        "gates, so more of their state changes.";
+        "open gates, so more of their state changes.";
   }
   return pictures.empty() ? "" : figure(pictures, caption);
 }
@@ -120,9 +118,8 @@ std::string weights_section(const Json& analysis) {
     const double ratio = number_at(gate, "ratio");
     caption +=
         "The gate's first layer reads the state with one half of its weights and the anchor with the other; "
-        "larger singular "
-        "values mean that the gate listens more to that half. ";
-    if (std::isfinite(ratio)) caption += fmt::format("Ratio of the largest, state to anchor: {}.", fixed(ratio, 2));
+        "larger singular values mean that the gate listens more to that half. ";
+    if (std::isfinite(ratio)) caption += fmt::format("Ratio of the largest, anchor to state: {}.", fixed(ratio, 2));
     caption += printed(analysis, "9.87 and 6.85 for the largest of the two halves");
   }
   if (!list_at(inject, "histogram").empty()) {

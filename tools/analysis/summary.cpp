@@ -56,7 +56,7 @@ std::string ablations(const Json& a) {
   return text;
 }
 
-std::string findings(const Json& a) {
+std::string movement_and_heads(const Json& a) {
   std::string text = "\n";
   if (a["dynamics"].contains("classification")) {
     text += fmt::format("tokens after {} steps:", a["dynamics"]["extended_steps"].get<int>());
@@ -86,7 +86,7 @@ std::string findings(const Json& a) {
 }  // namespace
 
 std::string summary(const Json& analysis) {
-  return heading(analysis) + exits(analysis) + steps(analysis) + ablations(analysis) + findings(analysis);
+  return heading(analysis) + exits(analysis) + steps(analysis) + ablations(analysis) + movement_and_heads(analysis);
 }
 
 }  // namespace grt
