@@ -107,9 +107,12 @@ Imported from_llmc(const fs::path& in, const ModelFlags& flags, Device& device) 
   const LlmcFile file(in);
   Json config = file.config();
   flags.apply(config);
-  for (const char* key : {"architecture", "padded_vocab_size", "context_length", "d_model", "n_layers", "bias"})
+  for (const char* key :
+       {"architecture", "padded_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "bias", "gelu"})
     check(config[key] == file.config()[key], "{}: {} is {}, and cannot become {}", in.string(), key,
           file.config()[key].dump(), config[key].dump());
+  check(config["vocab_size"] <= file.config()["vocab_size"], "{}: vocab_size is {}, and cannot become {}", in.string(),
+        file.config()["vocab_size"].dump(), config["vocab_size"].dump());
   Imported imported{allocated(config, in.string(), device)};
   file.read(imported.model->params());
   return imported;

@@ -547,6 +547,13 @@ TEST_SUITE("tools") {
     CHECK(contains(error(poked(good, 3, -1)), "V is -1"));
     CHECK(contains(error(good.substr(0, 1000)), "has 1000 bytes, too few for the header"));
     CHECK(contains(error(""), "has 0 bytes"));
+
+    write_file(dir / "m.bin", good);
+    for (const auto& [flag, value] : {std::pair{"--n-heads", "1"}, {"--gelu", "erf"}, {"--vocab-size", "100"}}) {
+      const Outcome outcome = convert("llmc", "grt", dir / "m.bin", dir / "out", {flag, value});
+      CHECK(outcome.code == 1);
+      CHECK(contains(outcome.err, "and cannot become"));
+    }
   }
 
   TEST_CASE("weights that are not finite are converted as they are, and named") {
