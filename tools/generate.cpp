@@ -235,7 +235,7 @@ void print_depths(const GenerateStats& s) {
 void print_speculation(const GenerateStats& s, const GenerateStats& plain) {
   const SpeculationStats& d = s.speculation;
   fmt::print(stderr, "drafts: {} of {} taken ({:.1f} %), {:.2f} tokens a verification", d.taken, d.drafted,
-             100 * share(d.taken, d.drafted), share(s.new_tokens, d.passes));
+             100 * share(d.taken, d.drafted), share(s.decoded, d.passes));
   for (const auto& [depth, tokens] : d.depths) fmt::print(stderr, "; {} at depth {}", tokens, depth);
   if (s.seconds > 0)
     fmt::print(stderr, "\nplain decoding: {:.3f} s, {:.2f} x as long", plain.seconds, plain.seconds / s.seconds);
@@ -243,11 +243,12 @@ void print_speculation(const GenerateStats& s, const GenerateStats& plain) {
 }
 
 void print_stats(const GenerateStats& s, std::size_t samples) {
-  const double tokens = static_cast<double>(s.new_tokens);
+  const double tokens = static_cast<double>(s.decoded);
   fmt::print(stderr, "prompt: {} tokens in {:.3f} s\n", s.prompt_tokens, s.prompt_seconds);
   fmt::print(stderr, "made: {} tokens in {} sample(s), {:.3f} s", s.new_tokens, samples, s.seconds);
-  if (s.new_tokens > 0 && s.seconds > 0)
-    fmt::print(stderr, ": {:.1f} tokens/s, {:.3f} ms/token", tokens / s.seconds, 1000 * s.seconds / tokens);
+  if (s.decoded > 0 && s.seconds > 0)
+    fmt::print(stderr, " after the first: {:.1f} tokens/s, {:.3f} ms/token", tokens / s.seconds,
+               1000 * s.seconds / tokens);
   fmt::print(stderr, "\nkey/value cache: {} bytes\n", s.cache_bytes);
   std::map<int, double> taken;
   double all = 0;

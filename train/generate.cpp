@@ -56,6 +56,7 @@ class Generation {
         step();
       }
     }
+    stats_.decoded += stats_.new_tokens;
     if (full_depth_)
       stats_.agreement =
           static_cast<double>(agreed_) / static_cast<double>(std::max<std::int64_t>(1, stats_.new_tokens));
@@ -101,6 +102,7 @@ class Generation {
         active_.push_back(a);
       }
     }
+    stats_.decoded = -stats_.new_tokens;
     drop_ended();
   }
 
@@ -192,6 +194,7 @@ void GenerateStats::add(const GenerateStats& other) {
   }
   prompt_tokens += other.prompt_tokens;
   new_tokens += other.new_tokens;
+  decoded += other.decoded;
   cache_bytes = std::max(cache_bytes, other.cache_bytes);
   prompt_seconds += other.prompt_seconds;
   seconds += other.seconds;

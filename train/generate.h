@@ -29,7 +29,8 @@ void check_generation(const GenerateOptions& options);  // throws Error naming t
 
 struct GenerateStats {
   std::int64_t prompt_tokens = 0, new_tokens = 0, cache_bytes = 0;
-  double prompt_seconds = 0, seconds = 0;   // for the prompts, for the new tokens after them
+  std::int64_t decoded = 0;  // new tokens but the first of each continuation, which the prompt's pass makes
+  double prompt_seconds = 0, seconds = 0;   // for the prompts, for the tokens decoded
   std::map<int, std::int64_t> depths = {};  // of how many new tokens each was the exit
   std::optional<double> agreement = {};     // share of new tokens that full depth would have chosen after the same text
   std::int64_t substituted = 0;             // keys and values of steps not taken, copied from an earlier step
