@@ -54,7 +54,14 @@ def main():
 
     options.out.mkdir(parents=True, exist_ok=True)
     for name, part in (("austen", text), ("train", b"".join(novels[:-1])), ("val", novels[-1])):
-        (options.out / f"{name}.txt").write_bytes(part)
+        place = options.out / f"{name}.txt"
+        unfinished = place.with_suffix(".part")
+        try:
+            unfinished.write_bytes(part)
+            unfinished.replace(place)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            sys.exit(f"austen: {error}")
     print(f"austen: {len(novels)} novels, {len(text):,} bytes; the last, {len(novels[-1]):,} bytes, is held out")
 
 
