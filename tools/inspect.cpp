@@ -165,7 +165,7 @@ Json inspect_checkpoint(const std::string& where, const Options& options) {
   const std::string config = (directory / "config.json").string(), weights = (directory / "model.safetensors").string();
   const auto model = make_model(read_json(config), config);
   const Safetensors file(weights);
-  check_tensors(*model, file, weights);
+  check_weights(model->params(), file, weights);
   Json all = {{"checkpoint", directory.string()}};
   all.update(inspect_model(model, options));
   all["stored"] = describe_tensors(file);
@@ -211,6 +211,8 @@ Json inspect(const Options& options) {
   const std::size_t named = options.what.size() + options.model.has_value() + options.presets + options.tables;
   check(named == 1, "{}: a checkpoint, --model, --presets or --tables",
         named == 0 ? "nothing to inspect is named" : "name one thing to inspect");
+  check(!(options.presets || options.tables) || (!options.kv && !options.depth && !options.context),
+        "--kv, --depth, --context: are of one model, not of --presets or --tables");
   if (options.presets) return list_presets();
   if (options.tables) return show_tables();
   const std::string name = options.model ? *options.model : options.what[0];
@@ -229,7 +231,7 @@ int run(int argc, char** argv) {
   flags.add(options);
   if (!flags.parse(argc, argv)) return 0;
   const Json all = inspect(options);
-  if (options.json) write_file(*options.json, all.dump(2) + "\n");
+  if (options.json) write_file(*options.json, to_text(all, 2) + "\n");
   return 0;
 }
 

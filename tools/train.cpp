@@ -19,16 +19,12 @@ namespace grt {
 namespace {
 
 // A shell command that gives this run again, with --resume.
-std::string resume_command(int argc, char** argv) {
+std::string resume_command(const TrainConfig& config, int argc, char** argv) {
   std::string command;
   bool resumes = false;
   for (int i = 0; i < argc; ++i) {
     std::string word = argv[i];
     if (word.starts_with("--overwrite")) continue;
-    if (word.starts_with("--init-")) {  // of the run's beginning, which --resume refuses
-      if (word.find('=') == word.npos) ++i;
-      continue;
-    }
     resumes |= word.starts_with("--resume");
     if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@") !=
             word.npos ||
@@ -38,6 +34,7 @@ std::string resume_command(int argc, char** argv) {
     }
     command += (i ? " " : "") + word;
   }
+  if (config.overwrite && !config.config.empty()) command += " --overwrite=false";  // that file may say true
   return resumes ? command : command + " --resume";
 }
 
@@ -56,15 +53,34 @@ Json run_flags(const Run& run) {
   return flags;
 }
 
+// The step directory of --teacher. A run goes on with the one that it began with, though the teacher's own run may have
+// gone on meanwhile; `saved`: the flags it began with, or null.
+std::string teacher_checkpoint(const std::string& given, const Json& saved) {
+  if (given.empty()) return given;
+  const auto kept = saved.find("teacher");
+  const fs::path before = kept != saved.end() && kept->is_string() ? kept->get<std::string>() : "";
+  if (step_number(before.filename().string()) && same_place(before.parent_path(), given)) return before.string();
+  return resolve_checkpoint(given).string();
+}
+
 // --resume: the flags of the run so far stand where none is given now.
 void take_over(Run& run, const Flags& flags) {
-  check(!run.config.out.empty(), "--out: is missing");
-  check(!run.config.overwrite, "--resume and --overwrite exclude each other");
-  for (const char* flag : {"init-from", "init-map"})
-    check(!flags.given(flag), "--resume and --{} exclude each other", flag);
-  run.checkpoint = resolve_checkpoint(run.config.out);
+  TrainConfig& c = run.config;
+  check(!c.out.empty(), "--out: is missing");
+  check(!c.overwrite, "--resume and --overwrite exclude each other");
+  check(!is_checkpoint(c.out), "--out {}: is a checkpoint; a run goes on in the directory that holds its checkpoints",
+        c.out);
+  run.checkpoint = resolve_checkpoint(c.out);
   run.start = load_trainer_state(run.checkpoint);
-  std::vector<std::string> changes = restore_values(run.config, run.start.flags, flags);
+  const Json& saved = run.start.flags;
+  for (const auto& [flag, value] :
+       {std::pair("init-from", c.init_from), {"init-map", c.init_map}, {"recipe", c.recipe}}) {
+    const Json before = saved.value(flag, Json(""));
+    check(!flags.given(flag) || before == Json(value), "--resume: the run began with --{} {}, and not with {}", flag,
+          to_text(before), to_text(value));
+  }
+  if (flags.given("teacher")) c.teacher = teacher_checkpoint(c.teacher, saved);
+  std::vector<std::string> changes = restore_values(c, saved, flags);
   for (const std::string& change : restore_values(run.device, run.start.flags, flags)) changes.push_back(change);
   if (const auto it = run.start.flags.find("model-flags"); it != run.start.flags.end()) run.model_flags.restore(*it);
   for (const std::string& change : changes) fmt::print("{}\n", change);
@@ -92,13 +108,17 @@ std::unique_ptr<LanguageModel> declare_checkpoint(const std::string& where) {
   return make_model(read_json(config), config);
 }
 
+void check_stored(const Params& params, const fs::path& weights) {
+  check_weights(params, Safetensors(weights), weights.string());
+}
+
 fs::path weights_of(const std::string& checkpoint) { return resolve_checkpoint(checkpoint) / "model.safetensors"; }
 
 // The teacher's configuration, once it is known to speak of the same tokens; null: there is none.
 Json teacher_config(const Run& run, const BackboneConfig& student) {
   if (run.config.teacher.empty()) return nullptr;
   const auto teacher = declare_checkpoint(run.config.teacher);
-  check_weights(teacher->params(), weights_of(run.config.teacher));
+  check_stored(teacher->params(), weights_of(run.config.teacher));
   const BackboneConfig& c = teacher->config();
   check(c.vocab_size == student.vocab_size && c.tokenizer == student.tokenizer,
         "--teacher {}: has {} tokens of tokenizer {}, the model {} of {}", run.config.teacher, c.vocab_size,
@@ -121,7 +141,7 @@ void fill(const Run& run, LanguageModel& model) {
 void check_init_map(const Run& run, const LanguageModel& model) {
   if (run.config.init_map.empty() || run.config.resume) return;
   const auto dense = declare_checkpoint(run.config.init_from);
-  check_weights(dense->params(), weights_of(run.config.init_from));
+  check_stored(dense->params(), weights_of(run.config.init_from));
   std::string list;
   for (const BlockCopy& copy : middle_blocks(model, *dense)) list += fmt::format(" {} <- {},", copy.to, copy.from);
   if (!list.empty()) list.pop_back();
@@ -161,9 +181,19 @@ void print_header(const Run& run, const TrainPlan& plan, const LanguageModel& mo
       run.config.batch_size * run.config.grad_accum * context, run.config.grad_accum, run.config.batch_size, context,
       plan.depth.random() ? fmt::format("{} in {}..{}", plan.depth.sampler, plan.depth.smallest(), plan.depth.largest())
                           : std::to_string(plan.depth.depth));
+  fmt::print("lr: {:.4g} after {} steps of warm-up, {:.4g} from step {} on\n", plan.schedule.lr,
+             plan.schedule.warmup_steps, plan.schedule.min_lr, plan.schedule.lr_decay_steps);
   if (!run.config.teacher.empty())
     fmt::print("teacher: {}, weight {}, temperature {}\n", run.config.teacher, plan.distillation.weight,
                plan.distillation.temperature);
+}
+
+// What --overwrite removes must be nothing that the run begins with.
+void check_overwrite(const TrainConfig& c) {
+  if (!c.overwrite) return;
+  for (const auto& [flag, place] : {std::pair("init-from", c.init_from), {"teacher", c.teacher}})
+    check(place.empty() || !lies_in(resolve_checkpoint(place), c.out), "--overwrite: would remove --{} {}, in --out {}",
+          flag, place, c.out);
 }
 
 // Ranks that were started differently would go on side by side, to no good end.
@@ -172,7 +202,7 @@ void check_ranks(const Run& run, const LanguageModel& model, Comm& comm) {
         run.config.grad_accum, comm.size());
   Json started = run_flags(run);
   started.erase("threads");
-  const std::string text = started.dump() + model.config_json().dump() + step_name(run.start.step);
+  const std::string text = to_text(started) + to_text(model.config_json()) + step_name(run.start.step);
   const std::vector<std::int64_t> all = comm.gather(static_cast<std::int64_t>(std::hash<std::string>{}(text)));
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     check(all[rank] == all[0], "rank {} was started with other flags, or from another checkpoint, than rank 0", rank);
@@ -187,11 +217,63 @@ void check_same_data(const char* flag, const TokenData& data, Comm& comm) {
           data.name(), rank, sizes[rank], sizes[0]);
 }
 
+struct RunData {
+  TokenData train;
+  std::optional<TokenData> val;
+};
+
+RunData open_data(const TrainConfig& c, const BackboneConfig& model, Comm& comm) {
+  RunData data{TokenData::open(c.data_train, model.vocab_size), {}};
+  check_same_data("--data-train", data.train, comm);
+  check_trainable(data.train, model.context_length);
+  if (!c.data_val.empty()) {
+    data.val = TokenData::open(c.data_val, model.vocab_size);
+    check_same_data("--data-val", *data.val, comm);
+  }
+  return data;
+}
+
+// What a run goes on with may have changed in its place. Losses of other text than before are not compared.
+void note_data(Run& run, const RunData& data) {
+  TrainerState& start = run.start;
+  const TrainConfig& c = run.config;
+  const std::string trained = data.train.fingerprint_text();
+  if (!start.trained_on.empty() && start.trained_on != trained)
+    fmt::print("--data-train {}: holds other tokens than those that the run was trained on\n", c.data_train);
+  start.trained_on = trained;
+  if (!data.val) return;
+  const std::string windows = c.eval_batches == 0 ? "all" : std::to_string(c.eval_batches * c.batch_size);
+  const std::string validated = fmt::format("{}, {} windows", data.val->fingerprint_text(), windows);
+  if (!start.validated_on.empty() && start.validated_on != validated && start.best_val_loss) {
+    fmt::print("validation is of other text than before: the best loss so far, {:.4f}, is forgotten\n",
+               *start.best_val_loss);
+    start.best_val_loss.reset();
+  }
+  start.validated_on = validated;
+}
+
+// Prints what the run is and needs; throws Error if there is not the memory.
+void announce(const Run& run, const TrainPlan& plan, const LanguageModel& model, Device& device, Comm& comm,
+              std::int64_t available) {
+  MemoryNeeds needs = memory_needs(run, plan, model);
+  if (run.config.shard_optimizer) needs.moment_shares = comm.size();
+  needs.keeps = device.kernels().keeps();
+  needs.gpu = on_gpu(device);
+  const MemoryPlan memory = plan_memory(needs);
+  print_header(run, plan, model, device, comm.size());
+  check_init_map(run, model);
+  fmt::print("{}{}", comm.size() > 1 ? "each rank's " : "", describe(memory));
+  check_fits(memory, needs, available);
+}
+
+void begin(Run& run, const Flags& flags) {
+  if (run.config.resume) return take_over(run, flags);
+  apply_recipe(run.config, run.device, run.model_flags, flags);
+  run.config.teacher = teacher_checkpoint(run.config.teacher, nullptr);
+}
+
 int train(Run& run, const Flags& flags, const std::string& command, Comm& launched) {
-  if (run.config.resume)
-    take_over(run, flags);
-  else
-    apply_recipe(run.config, flags);
+  begin(run, flags);
   const std::unique_ptr<Device> device = run.device.open_and_tell(launched);  // outlives every tensor
   const DType dtype = run.device.type();
   const std::unique_ptr<LanguageModel> model = declare_model(run, flags);
@@ -200,33 +282,22 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
   plan.order.first_step = run.start.step;
   plan.order.first_sequence = run.start.sequences;
   if (run.config.print_config) {
-    fmt::print("{}\n", Json{{"flags", run_flags(run)}, {"model", model->config_json()}}.dump(1));
+    fmt::print("{}\n", to_text({{"flags", run_flags(run)}, {"model", model->config_json()}}, 1));
     return 0;
   }
 
   check(!run.config.out.empty(), "--out: is missing");
   check(!run.config.data_train.empty(), "--data-train: is missing");
+  for (const char* flag : {"eval-batches", "eval-depths"})
+    check(!flags.given(flag) || !run.config.data_val.empty(), "--{}: needs --data-val", flag);
+  check_overwrite(run.config);
   check_ranks(run, *model, launched);
   const std::unique_ptr<Comm> on_device = ranks_on(*device, launched);
   Comm& comm = on_device ? *on_device : launched;
-  TokenData train = TokenData::open(run.config.data_train, model->config().vocab_size);
-  check_same_data("--data-train", train, launched);
-  check_trainable(train, plan.order.context_length);
-  std::optional<TokenData> val;
-  if (!run.config.data_val.empty()) {
-    val = TokenData::open(run.config.data_val, model->config().vocab_size);
-    check_same_data("--data-val", *val, launched);
-  }
-
-  MemoryNeeds needs = memory_needs(run, plan, *model);
-  if (run.config.shard_optimizer) needs.moment_shares = comm.size();
-  needs.keeps = device->kernels().keeps();
-  needs.gpu = on_gpu(*device);
-  const MemoryPlan memory = plan_memory(needs);
-  print_header(run, plan, *model, *device, comm.size());
-  check_init_map(run, *model);
-  fmt::print("{}{}", comm.size() > 1 ? "each rank's " : "", describe(memory));
-  check_fits(memory, needs, device->available() / (on_device ? 1 : comm.local_size()));  // on the CPU ranks share it
+  RunData data = open_data(run.config, model->config(), launched);
+  note_data(run, data);
+  // On the CPU ranks share the memory.
+  announce(run, plan, *model, *device, comm, device->available() / (on_device ? 1 : comm.local_size()));
   comm.barrier();  // before any rank takes its part of that
 
   model->params().allocate(*device, dtype);
@@ -246,8 +317,8 @@ int train(Run& run, const Flags& flags, const std::string& command, Comm& launch
     if (!run.config.resume) claim_directory(run.config.out, run.config.overwrite);
   }
   run.start.flags = run_flags(run);
-  Trainer trainer(plan, *model, std::move(train), std::move(val), run.start, launch_command(comm.size()) + command,
-                  teacher.get(), comm);
+  Trainer trainer(plan, *model, std::move(data.train), std::move(data.val), run.start,
+                  launch_command(comm.size()) + command, teacher.get(), comm);
   if (run.config.resume) {
     trainer.load_moments(run.checkpoint);
     fmt::print("resumed after step {} from {}\n", run.start.step, run.checkpoint.string());
@@ -267,6 +338,6 @@ int main(int argc, char** argv) {
     flags.add(run.device);
     run.model_flags.declare(flags);
     if (!flags.parse(argc, argv)) return 0;
-    return grt::train(run, flags, grt::resume_command(argc, argv), comm);
+    return grt::train(run, flags, grt::resume_command(run.config, argc, argv), comm);
   });
 }

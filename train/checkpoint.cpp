@@ -9,17 +9,10 @@
 namespace grt {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
-
 std::vector<NamedTensor> flat_parts(const Params& params, const Tensor& block, const std::string& prefix) {
   std::vector<NamedTensor> parts;
   for (const Param& p : params.all()) parts.push_back({prefix + p.name, block.range(p.offset, p.shape)});
   return parts;
-}
-
-bool is_checkpoint(const fs::path& p) {
-  std::error_code ignored;
-  return fs::is_regular_file(p / "config.json", ignored) && fs::is_regular_file(p / "model.safetensors", ignored);
 }
 
 std::string pointer(const fs::path& out, const char* name) {
@@ -36,6 +29,8 @@ std::string trainer_json(const TrainerState& state) {
   Json json{
       {"step", state.step}, {"tokens", state.tokens}, {"sequences", state.sequences}, {"validated", state.validated}};
   json["best_val_loss"] = state.best_val_loss ? Json(*state.best_val_loss) : Json(nullptr);
+  json["trained_on"] = state.trained_on;
+  json["validated_on"] = state.validated_on;
   json["flags"] = state.flags;
   return to_text(json, 1) + "\n";
 }
@@ -44,12 +39,12 @@ std::string trainer_json(const TrainerState& state) {
 void check_tied_head(const Safetensors& file, const Param& wte, const Tensor& values, const fs::path& path) {
   const Tensor embedding = Tensor::empty(wte.shape, values.dtype(), values.device()), head = Tensor::like(embedding);
   file.read(wte.name, embedding);
-  file.read(kHead, head);
+  file.read(kTiedHead, head);
   visit_real(head.dtype(), [&]<class T>() {
     const std::int64_t used = wte.used_rows * wte.shape.last();  // rows of padding mean nothing
     const std::vector<T> stored = on_host<T>(head), tied = on_host<T>(embedding);
     check(std::equal(stored.begin(), stored.begin() + used, tied.begin()),
-          "{}: {} differs from wte.weight, but the head is tied", path.string(), kHead);
+          "{}: {} differs from wte.weight, but the head is tied", path.string(), kTiedHead);
   });
 }
 
@@ -63,7 +58,7 @@ void remove_old(const fs::path& out, const std::string& newest, int keep) {
       fs::remove_all(entry.path());
     if (step_number(name) && name != newest && name != best) steps.push_back(name);
   }
-  std::sort(steps.begin(), steps.end());
+  std::sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return *step_number(a) < *step_number(b); });
   const auto surplus = static_cast<std::int64_t>(steps.size()) - std::max(0, keep - 1);
   for (std::int64_t i = 0; i < surplus; ++i) {
     const fs::path doomed = out / ("." + steps[i] + ".removed");  // never half a directory under a checkpoint's name
@@ -84,6 +79,12 @@ std::optional<std::int64_t> step_number(const std::string& name) {
   return error == std::errc{} && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
 }
 
+bool is_checkpoint(const fs::path& directory) {
+  std::error_code ignored;
+  return fs::is_regular_file(directory / "config.json", ignored) &&
+         fs::is_regular_file(directory / "model.safetensors", ignored);
+}
+
 fs::path resolve_checkpoint(const fs::path& where) {
   std::error_code ignored;
   check(fs::is_directory(where, ignored),
@@ -98,21 +99,24 @@ fs::path resolve_checkpoint(const fs::path& where) {
   return where / latest;
 }
 
-void check_weights(const Params& params, const fs::path& path) {
-  const Safetensors file(path);
+void check_weights(const Params& params, const Safetensors& file, const std::string& where) {
   for (const Param& p : params.all()) {
-    check(file.contains(p.name), "{}: tensor {} {} is missing", path.string(), p.name, p.shape);
-    const auto& shape = file.entries().at(p.name).shape;
+    const auto it = file.entries().find(p.name);
+    check(it != file.entries().end(), "{}: tensor {} {} is missing", where, p.name, p.shape);
+    const auto& shape = it->second.shape;
     bool same = static_cast<int>(shape.size()) == p.shape.rank();
     for (int i = 0; same && i < p.shape.rank(); ++i) same = shape[i] == p.shape[i];
-    check(same, "{}: tensor {} must be {}, not ({})", path.string(), p.name, p.shape, fmt::join(shape, ", "));
+    check(same, "{}: tensor {} must be {}, not ({})", where, p.name, p.shape, fmt::join(shape, ", "));
   }
+  for (const auto& [name, entry] : file.entries())
+    check(params.find(name) || (name == kTiedHead && params.find("wte.weight")),
+          "{}: tensor {} belongs to no part of this model", where, name);
 }
 
 void load_parameters(Params& params, const fs::path& path) {
   const Safetensors file(path);
+  check_weights(params, file, path.string());
   for (const Param& p : params.all()) {
-    check(file.contains(p.name), "{}: tensor {} {} is missing", path.string(), p.name, p.shape);
     params.fill(
         p,
         [&](const Tensor& to) {
@@ -125,13 +129,7 @@ void load_parameters(Params& params, const fs::path& path) {
         },
         path.string());
   }
-  for (const auto& [name, entry] : file.entries()) {
-    if (name == kHead && params.find("wte.weight")) {
-      check_tied_head(file, *params.find("wte.weight"), params.values(), path);
-      continue;
-    }
-    check(params.find(name) != nullptr, "{}: tensor {} belongs to no part of this model", path.string(), name);
-  }
+  if (file.contains(kTiedHead)) check_tied_head(file, *params.find("wte.weight"), params.values(), path);
 }
 
 std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& device, DType dtype,
@@ -139,16 +137,17 @@ std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& de
   const fs::path dir = resolve_checkpoint(checkpoint);
   const std::string config = (dir / "config.json").string();
   std::unique_ptr<LanguageModel> model = make_model(read_json(config), config);
-  check_weights(model->params(), dir / "model.safetensors");  // before memory is taken for what a file only claims
+  const fs::path weights = dir / "model.safetensors";
+  check_weights(model->params(), Safetensors(weights), weights.string());  // before memory is taken for a mere claim
   if (packed) model->pack_weights(*packed);
   model->params().allocate(device, dtype);
-  load_parameters(model->params(), dir / "model.safetensors");
+  load_parameters(model->params(), weights);
   device.release_idle();  // what was packed was larger
   return model;
 }
 
-void save_checkpoint(const fs::path& out, const LanguageModel& model, const Moments& moments, const TrainerState& state,
-                     bool best, int keep) {
+std::string save_checkpoint(const fs::path& out, const LanguageModel& model, const Moments& moments,
+                            const TrainerState& state, bool best, int keep) {
   const std::string name = step_name(state.step);
   const Params& params = model.params();
   DirectoryWriter step(out / name);
@@ -165,8 +164,9 @@ void save_checkpoint(const fs::path& out, const LanguageModel& model, const Mome
   try {
     remove_old(out, name, keep);
   } catch (const fs::filesystem_error& e) {
-    fail("{}: older checkpoints cannot be removed: {}", out.string(), e.code().message());
+    return fmt::format("{}: older checkpoints cannot be removed: {}", out.string(), e.code().message());
   }
+  return {};
 }
 
 void amend_checkpoint(const fs::path& out, const TrainerState& state, bool best) {
@@ -195,6 +195,8 @@ TrainerState load_trainer_state(const fs::path& checkpoint) {
   const Json best =
       entry("best_val_loss", "a number or null", [](const Json& v) { return v.is_null() || v.is_number(); });
   if (!best.is_null()) state.best_val_loss = best.get<double>();
+  for (const auto& [key, text] : {std::pair("trained_on", &state.trained_on), {"validated_on", &state.validated_on}})
+    if (json.contains(key)) *text = entry(key, "a text", [](const Json& v) { return v.is_string(); });
   state.flags = entry("flags", "an object", [](const Json& v) { return v.is_object(); });
   if (const std::optional<std::int64_t> named = step_number(checkpoint.filename().string()))
     check(*named == state.step, "{}: step is {}, but that of its directory is {}", file, state.step, *named);
@@ -210,6 +212,9 @@ void load_moments(const Params& params, const Moments& moments, const fs::path& 
       file.read(name, tensor);
       const std::string bad = describe_bad(name, tensor);
       check(bad.empty(), "{}: {}", path.string(), bad);
+      // The update divides by the square root of v, a mean of squares.
+      const double low = kind == 'v' ? least(tensor) : 0;
+      check(low >= 0, "{}: {} has {}, where a mean of squares is 0 or more", path.string(), name, low);
     }
 }
 

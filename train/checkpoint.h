@@ -8,9 +8,12 @@
 #include <string>
 
 #include "core/files.h"
+#include "core/safetensors.h"
 #include "models/model.h"
 
 namespace grt {
+
+bool is_checkpoint(const fs::path& directory);  // does it hold config.json and model.safetensors?
 
 // The directory with config.json and model.safetensors that a checkpoint argument means: OUT (its `latest`),
 // OUT/step-N, or any directory that holds both files. Throws Error naming `where` and what is missing.
@@ -20,12 +23,15 @@ fs::path resolve_checkpoint(const fs::path& where);
 std::unique_ptr<LanguageModel> load_model(const fs::path& checkpoint, Device& device, DType dtype = DType::f32,
                                           std::optional<DType> packed = {});
 
-// Fills declared and allocated parameters from a safetensors file: the same names and shapes, none missing, none left
-// over; rows of padding are set to zero. A separate `lm_head.weight` equal to wte.weight is accepted and dropped.
+inline constexpr const char* kTiedHead = "lm_head.weight";  // a second copy of wte.weight, which some exports store
+
+// Fills declared and allocated parameters from a safetensors file that check_weights() accepts; rows of padding are set
+// to zero. A kTiedHead must equal wte.weight, and is dropped.
 void load_parameters(Params& params, const fs::path& file);
 
-// Throws Error unless the file has every declared parameter in its shape.
-void check_weights(const Params& params, const fs::path& file);
+// Throws Error, naming `where` and the tensor, unless the file holds the declared parameters in their shapes, and but
+// for a kTiedHead nothing else.
+void check_weights(const Params& params, const Safetensors& file, const std::string& where);
 
 struct TrainerState {
   std::int64_t step = 0;       // finished updates
@@ -33,7 +39,8 @@ struct TrainerState {
   std::int64_t sequences = 0;  // drawn so far: the position in sequential data
   std::int64_t validated = 0;  // the step of the last finished validation
   std::optional<double> best_val_loss;
-  Json flags;  // of the run, by flag name
+  Json flags;                                      // of the run, by flag name
+  std::string trained_on = {}, validated_on = {};  // which tokens, by fingerprint; empty: not known
 };
 
 // AdamW's moments, flat blocks in the layout of Params.
@@ -48,8 +55,9 @@ std::optional<std::int64_t> step_number(const std::string& name);
 
 // Writes OUT/step-N and points OUT/best, if it is, and OUT/latest to it; then removes the oldest checkpoints beyond
 // `keep`, sparing `best`. Throws Error naming the file and the system's reason; whatever was in OUT stays usable.
-void save_checkpoint(const fs::path& out, const LanguageModel& model, const Moments& moments, const TrainerState& state,
-                     bool best, int keep);
+// Returns why older ones are still there, or nothing.
+std::string save_checkpoint(const fs::path& out, const LanguageModel& model, const Moments& moments,
+                            const TrainerState& state, bool best, int keep);
 // What became known of the checkpoint of state.step after it was saved: its trainer.json, and that it is the best.
 void amend_checkpoint(const fs::path& out, const TrainerState& state, bool best);
 TrainerState load_trainer_state(const fs::path& checkpoint);

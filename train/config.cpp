@@ -45,7 +45,7 @@ Distillation distillation_of(const TrainConfig& c, const LanguageModel& model) {
 
 }  // namespace
 
-void apply_recipe(TrainConfig& c, const Flags& flags) {
+void apply_recipe(TrainConfig& c, DeviceConfig& device, ModelFlags& model, const Flags& flags) {
   if (c.recipe.empty()) return;
   check(c.recipe == "paper", "--recipe: the only one is paper, not \"{}\"", c.recipe);
   const auto set = [&](const char* flag, auto& field, auto value) {
@@ -57,6 +57,8 @@ void apply_recipe(TrainConfig& c, const Flags& flags) {
   set("warmup-steps", c.warmup_steps, 2000);
   set("lr", c.lr, 6e-4);
   set("min-lr", c.min_lr, 6e-5);
+  set("dtype", device.dtype, "bf16");
+  if (!c.model.empty()) model.restore({{"context-length", "1024"}});  // a checkpoint's is what it is
 }
 
 TrainPlan resolve(const TrainConfig& c, const LanguageModel& model) {

@@ -8,8 +8,10 @@
 
 #include "core/flags.h"
 #include "models/depth.h"
+#include "models/flags.h"
 #include "models/model.h"
 #include "train/data.h"
+#include "train/device.h"
 #include "train/schedule.h"
 
 namespace grt {
@@ -71,7 +73,8 @@ struct TrainConfig {
     v("shard-optimizer", shard_optimizer,
       "over several ranks: each keeps the moments of its share of the weights alone");
     v("peak-tflops", peak_tflops, "the machine's peak, for mfu in the log (default: mfu is null)");
-    v("recipe", recipe, "paper: batch 8, accumulation 60, 20000 steps, 2000 of warm-up, lr 6e-4 to 6e-5");
+    v("recipe", recipe,
+      "paper: bf16, context 1024, batch 8, accumulation 60, 20000 steps, 2000 of warm-up, lr 6e-4 to 6e-5");
     v("config", config, "JSON file of flags: {\"lr\": 1e-3}; the command line wins");
     v("print-config", print_config, "print the resolved flags and model as JSON and end");
   }
@@ -91,7 +94,7 @@ struct TrainPlan {
 };
 
 // Applies --recipe where a flag was not given.
-void apply_recipe(TrainConfig& config, const Flags& flags);
+void apply_recipe(TrainConfig& config, DeviceConfig& device, ModelFlags& model, const Flags& flags);
 
 // Throws Error naming the flag whose value cannot be used.
 TrainPlan resolve(const TrainConfig& config, const LanguageModel& model);
@@ -108,7 +111,8 @@ void take_value(const Json& from, T& value) {
 }
 template <class T>
 void take_value(const Json& from, std::optional<T>& value) {
-  value = from.is_null() ? std::nullopt : std::optional<T>(from.get<T>());
+  if (from.is_null()) return value.reset();
+  take_value(from, value.emplace());
 }
 }  // namespace detail
 
@@ -128,7 +132,7 @@ std::vector<std::string> restore_values(Config& config, const Json& saved, const
         fail("trainer.json: flags.{} has the value {}, which is of another type", name, it->dump());
       }
     } else if (now[name] != *it) {
-      changes.push_back(fmt::format("--{}: {} replaces {}", name, now[name].dump(), it->dump()));
+      changes.push_back(fmt::format("--{}: {} replaces {}", name, to_text(now[name]), to_text(*it)));
     }
   });
   return changes;

@@ -10,8 +10,6 @@
 namespace grt {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";  // a second copy of the tied head, which some exports store
-
 Json tensors_of(const Params& params) {
   Json list = Json::array();
   for (const Param& p : params.all()) {
@@ -142,21 +140,6 @@ Json describe_tensors(const Safetensors& file) {
     list.push_back(std::move(tensor));
   }
   return list;
-}
-
-void check_tensors(const LanguageModel& model, const Safetensors& file, const std::string& where) {
-  for (const Param& p : model.params().all()) {
-    const auto it = file.entries().find(p.name);
-    check(it != file.entries().end(), "{}: tensor {} {} is missing", where, p.name, p.shape);
-    const SafetensorsEntry& stored = it->second;
-    check(stored.shape.size() <= Shape::kMaxRank, "{}: tensor {} has {} dimensions, config.json makes it {}", where,
-          p.name, stored.shape.size(), p.shape);
-    check(shape_of(stored) == p.shape, "{}: tensor {} has the shape {}, config.json makes it {}", where, p.name,
-          shape_of(stored), p.shape);
-  }
-  for (const auto& [name, entry] : file.entries())
-    check(name == kHead || model.params().find(name) != nullptr, "{}: tensor {} belongs to no part of this model",
-          where, name);
 }
 
 }  // namespace grt

@@ -21,7 +21,4 @@ Json describe_model(const LanguageModel& model, std::int64_t context, int depth)
 // greatest and the root mean square of its finite values and the number of the others.
 Json describe_tensors(const Safetensors& file);
 
-// Throws Error, naming `where` and the tensor, unless the file holds exactly the model's tensors.
-void check_tensors(const LanguageModel& model, const Safetensors& file, const std::string& where);
-
 }  // namespace grt

@@ -1,6 +1,7 @@
 // A tensor's values where the host can read them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,6 +44,14 @@ inline double sum_squares(const Tensor& x) {
   const Tensor y = Tensor::empty({1}, DType::f64, x.device());
   x.device().kernels().sum_squares(y, x);
   return on_host<double>(y)[0];
+}
+
+// The least element of an f32 or f64 tensor, which must have one.
+inline double least(const Tensor& t) {
+  return visit_real(t.dtype(), [&]<class T>() {
+    const std::vector<T> values = on_host<T>(t);
+    return static_cast<double>(*std::min_element(values.begin(), values.end()));
+  });
 }
 
 // "NAME (2, 3) (1 of 6 values are NaN or infinite)"; empty if all are finite. Counted on the tensor's device.

@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "core/json.h"
+#include "train/checkpoint.h"
 
 namespace grt {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "wte.weight";
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
@@ -140,7 +140,7 @@ Origins read_map(const std::string& file, const Params& params) {
 void check_origins(const Params& params, const TensorFiles& files, const Origins& origins,
                    const std::function<bool(const std::string&)>& ignored) {
   std::vector<std::string> missing, unused;
-  std::set<std::string> used = {kHead};
+  std::set<std::string> used = {kTiedHead};
   for (const Param& p : params.all()) {
     const Origin& origin = origins.at(p.name);
     used.insert(origin.name);
@@ -175,7 +175,7 @@ void read_tensors(Params& params, const TensorFiles& files, const Origins& origi
     read_one(*files.find(origin.name), origin.transposed, p);
   }
   const Param* wte = params.find(kEmbedding);
-  if (const TensorFiles::Stored* head = files.find(kHead); head && wte) check_tied_head(*head, *wte);
+  if (const TensorFiles::Stored* head = files.find(kTiedHead); head && wte) check_tied_head(*head, *wte);
 }
 
 Tensor stored_as(const Tensor& f32, DType dtype) {

@@ -20,6 +20,11 @@ DirectoryLock::DirectoryLock(const fs::path& out) {
   check(fd_ >= 0, "{}: cannot be opened: {}", file.string(), std::strerror(errno));
   if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
   const int reason = errno;
+  if (reason == ENOSYS || reason == EOPNOTSUPP || reason == ENOLCK) {  // a network's file system, often
+    fmt::print(stderr, "{}: cannot be locked: {}; see that no other process trains into it\n", out.string(),
+               std::strerror(reason));
+    return;
+  }
   close(fd_);
   check(reason != EWOULDBLOCK, "--out {}: another process is training into it", out.string());
   fail("{}: cannot be locked: {}", file.string(), std::strerror(reason));
@@ -29,6 +34,7 @@ DirectoryLock::~DirectoryLock() { close(fd_); }
 
 void claim_directory(const fs::path& out, bool overwrite) {
   make_directories(out);
+  check(!is_checkpoint(out), "--out {}: is a checkpoint, which a run's directory cannot be", out.string());
   std::vector<fs::path> earlier;
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();

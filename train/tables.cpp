@@ -85,7 +85,7 @@ Json configuration(const std::string& preset) {
           {"remark", remark(printed, parameters, flops["paper_body"])}};
 }
 
-// "once a feature", "once a token" or "none": how many numbers per token the layer named `name` puts out.
+// "each feature", "each token" or "none": how many numbers per token the layer named `name` puts out.
 const char* granularity(const LanguageModel& model, const std::string& name) {
   const Param* p = model.params().find(name);
   if (!p) return "none";

@@ -1,5 +1,5 @@
-// The tables of `inspect --tables`: every configuration of the paper (arXiv:2608.15062) with its exact counts beside the
-// figures that the paper prints, and what sets the architectures apart, derived from the models themselves.
+// The tables of `inspect --tables`: every configuration of the paper (arXiv:2608.15062) with its exact counts beside
+// the figures that the paper prints, and what sets the architectures apart, derived from the models themselves.
 #pragma once
 
 #include "core/json.h"

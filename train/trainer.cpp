@@ -297,7 +297,9 @@ void Trainer::save(bool best) {
   check(bad.empty(), "step {}: its update made {}; it is not saved; {}", state_.step, bad, last_checkpoint());
   check_same_weights();
   const Moments moments = optimizer_.whole_moments();
-  if (leads()) save_checkpoint(plan_.config.out, model_, moments, state_, best, plan_.config.keep);
+  const std::string left =
+      leads() ? save_checkpoint(plan_.config.out, model_, moments, state_, best, plan_.config.keep) : "";
+  if (!left.empty()) progress_.line("warning: " + left);
   saved_step_ = state_.step;
 }
 

@@ -201,8 +201,7 @@ TEST_SUITE("tools") {
         {{(dir / "none").string()}, "neither a file nor a preset"},
         {{dir.path.string()}, "holds neither config.json and model.safetensors"},
         {{(dir / "short.safetensors").string()}, "short.safetensors"},
-        {{copy_with("wide", "d_model", 48)},
-         "tensor wte.weight has the shape (128, 24), config.json makes it (128, 48)"},
+        {{copy_with("wide", "d_model", 48)}, "tensor wte.weight must be (128, 48), not (128, 24)"},
         {{copy_with("deep", "n_coda", 2)}, "tensor coda.1.ln_1.weight (24) is missing"},
         {{copy_with("flat", "n_prelude", 1)}, "tensor prelude.1.attn.c_attn.weight belongs to no part of this model"},
         {{copy_with("odd", "colour", 1)}, "has no key \"colour\""},
@@ -210,6 +209,7 @@ TEST_SUITE("tools") {
         {{"--model", "gpt2-small", "--depth", "13"}, "depth 13: this model has exits at 1..12"},
         {{"--model", "gpt2-small", "--context", "1025"}, "--context: must be 1..1024"},
         {{(oracle("grt") / "model.safetensors").string(), "--kv"}, "--kv, --depth, --context: "},
+        {{"--tables", "--depth", "3"}, "--kv, --depth, --context: "},
     };
     for (const Row& row : rows) {
       CAPTURE(row.says);

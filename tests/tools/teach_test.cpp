@@ -166,12 +166,13 @@ TEST_SUITE("tools") {
     CHECK(step["loss"].get<double>() == doctest::Approx(expected).epsilon(1e-6));
   }
 
-  TEST_CASE("an interrupted run that began with --init-from prints a command that goes on") {
+  TEST_CASE("an interrupted run that began with --init-from and a file of flags prints a command that goes on") {
     const TempDir dir;
     const std::string dense = oracle("dense").string();
+    write_file(dir / "flags.json", "{\"overwrite\": true, \"save-every\": 1}");
     Words words = run_words("grt", dir / "out",
                             {"--init-from", dense, "--init-map=middle", "--n-core", "1", "--n-prelude", "1",
-                             "--teacher", dense, "--save-every", "1"},
+                             "--teacher", dense, "--config", (dir / "flags.json").string()},
                             "100000");
     Running running("train", words);
     for (int wait = 0; wait < 6000 && !fs::exists(dir / "out" / "latest"); ++wait)
@@ -180,9 +181,87 @@ TEST_SUITE("tools") {
     const Outcome outcome = running.wait();
     REQUIRE_MESSAGE(outcome.code == 128 + SIGINT, outcome.err);
     const std::string command = outcome.out.substr(outcome.out.find("to go on:"));
-    CHECK(contains(command, "--resume"));
-    CHECK(!contains(command, "--init"));
+    CHECK(contains(command, " --overwrite=false --resume"));
+    CHECK(contains(command, "--init-from " + dense));
     CHECK(contains(command, "--teacher " + dense));
+    const std::string steps = std::to_string(std::stoi(read_file(dir / "out" / "latest").substr(5)) + 1);
+    *(std::find(words.begin(), words.end(), "--steps") + 1) = steps;
+    words.insert(words.end(), {"--overwrite=false", "--resume"});
+    const Outcome resumed = run_tool("train", words);
+    CHECK_MESSAGE(resumed.code == 0, resumed.err);
+  }
+
+  TEST_CASE("a run goes on with the weights, the recipe and the teacher's checkpoint that it began with") {
+    const TempDir dir;
+    REQUIRE(run_tool("train", run_words("dense", dir / "teacher", {}, "2")).code == 0);
+    const std::string teacher = (dir / "teacher").string(), dense = oracle("dense").string();
+    const Words words = run_words("dense", dir / "out", {"--init-from", dense, "--teacher", teacher}, "2");
+    REQUIRE(run_tool("train", words).code == 0);
+    REQUIRE(run_tool("train", {"--out", teacher, "--resume", "--steps", "3"}).code == 0);
+    const auto resumed = [&](const Words& more) {
+      Words all = {"--out", (dir / "out").string(), "--resume", "--steps", "3"};
+      all.insert(all.end(), more.begin(), more.end());
+      return run_tool("train", all);
+    };
+    CHECK(contains(resumed({"--init-from", teacher}).err, "--resume: the run began with --init-from \"" + dense));
+    CHECK(contains(resumed({"--init-map", "middle"}).err, "--resume: the run began with --init-map \"\""));
+    CHECK(contains(resumed({"--recipe", "paper"}).err, "--resume: the run began with --recipe \"\""));
+    const Outcome same = resumed({"--init-from", dense, "--teacher", teacher});
+    REQUIRE_MESSAGE(same.code == 0, same.err);
+    CHECK(contains(same.out, "teacher: " + (dir / "teacher/step-00000002").string() + ","));
+    CHECK(!contains(same.out, "--teacher"));
+  }
+
+  TEST_CASE("a run that goes on with other text says so, and forgets the best loss of another validation") {
+    const TempDir dir;
+    const fs::path train = dir / "train.bin", val = dir / "val.bin";
+    const std::string ids = read_file(oracle("dense") / "tokens.bin");
+    write_file(train, ids);
+    write_file(val, ids);
+    Words words = run_words("dense", dir / "out", {"--data-val", val.string()}, "2");
+    *(std::find(words.begin(), words.end(), "--data-train") + 1) = train.string();
+    REQUIRE(run_tool("train", words).code == 0);
+    const auto resumed = [&](const char* steps, const Words& more) {
+      Words all = {"--out", (dir / "out").string(), "--resume", "--steps", steps};
+      all.insert(all.end(), more.begin(), more.end());
+      const Outcome outcome = run_tool("train", all);
+      REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
+      return outcome.out;
+    };
+    const std::string same = resumed("3", {});
+    CHECK(!contains(same, "other tokens"));
+    CHECK(!contains(same, "forgotten"));
+    CHECK(contains(resumed("4", {"--eval-batches", "1"}), "validation is of other text than before: the best loss"));
+    write_file(train, ids.substr(0, ids.size() - 2));
+    write_file(val, ids.substr(2));
+    const std::string other = resumed("5", {});
+    CHECK(contains(other, "train.bin: holds other tokens than those that the run was trained on"));
+    CHECK(contains(other, "validation is of other text than before: the best loss"));
+    CHECK(read_file(dir / "out" / "best") == "step-00000005\n");
+  }
+
+  TEST_CASE("a run's directory is no checkpoint, and holds none of its own files") {
+    const TempDir dir;
+    REQUIRE(run_tool("train", run_words("dense", dir / "out", {}, "2")).code == 0);
+    const fs::path step = dir / "out/step-00000002";
+    const Outcome inside = run_tool("train", {"--out", step.string(), "--resume", "--steps", "3"});
+    CHECK(inside.code == 1);
+    CHECK(contains(inside.err, "step-00000002: is a checkpoint; a run goes on in the directory that holds"));
+    const Outcome anew = run_tool("train", run_words("dense", step, {"--overwrite"}));
+    CHECK(anew.code == 1);
+    CHECK(contains(anew.err, "step-00000002: is a checkpoint, which a run's directory cannot be"));
+  }
+
+  TEST_CASE("--overwrite does not remove what the run begins with") {
+    const TempDir dir;
+    REQUIRE(run_tool("train", run_words("dense", dir / "out", {}, "2")).code == 0);
+    const std::string out = (dir / "out").string();
+    for (const char* flag : {"--init-from", "--teacher"}) {
+      const Outcome outcome = run_tool("train", run_words("dense", out, {flag, out, "--overwrite"}));
+      CHECK(outcome.code == 1);
+      CHECK(contains(outcome.err, std::string("--overwrite: would remove ") + flag));
+      CHECK(fs::exists(dir / "out/step-00000002/model.safetensors"));
+    }
   }
 
   TEST_CASE("a teacher or a map that cannot be used is refused before anything is written") {

@@ -485,6 +485,7 @@ TEST_SUITE("tools") {
         {{"--model", "grt-nano", "--beta2", "1.5"}, "--beta2"},
         {{"--model", "grt-nano", "--min-lr", "1"}, "--min-lr"},
         {{"--model", "grt-nano", "--recipe", "best"}, "--recipe"},
+        {{"--model", "grt-nano", "--eval-batches", "3"}, "--eval-batches: needs --data-val"},
         {{"--model", "grt-nano", "--resume"}, "out"},
         {{}, "--model"},
     };
@@ -575,6 +576,9 @@ TEST_SUITE("tools") {
     const test::Outcome paper = run_tool("train", {"--model", "grt-small", "--recipe", "paper", "--print-config"});
     CHECK(Record::parse(paper.out)["flags"]["grad-accum"] == 60);
     CHECK(Record::parse(paper.out)["flags"]["steps"] == 20000);
+    CHECK(Record::parse(paper.out)["flags"]["dtype"] == "bf16");
+    const test::Outcome nano = run_tool("train", {"--model", "grt-nano", "--recipe", "paper", "--print-config"});
+    CHECK(Record::parse(nano.out)["model"]["context_length"] == 1024);
   }
 
   TEST_CASE("--help lists every flag and ends with code 0") {

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <span>
 
 #include "core/safetensors.h"
 #include "tests/support.h"
@@ -29,7 +30,9 @@ std::unique_ptr<LanguageModel> toy(std::uint64_t seed) {
 
 Moments moments_of(const LanguageModel& model, std::uint32_t site) {
   const Shape shape{model.params().extent()};
-  return {test::randn(shape, site, DType::f32), test::randn(shape, site + 1, DType::f32)};
+  const Tensor v = test::randn(shape, site + 1, DType::f32);
+  for (float& x : std::span(v.data<float>(), static_cast<std::size_t>(v.numel()))) x *= x;
+  return {test::randn(shape, site, DType::f32), v};
 }
 
 TEST_SUITE("train") {
@@ -167,6 +170,11 @@ TEST_SUITE("train") {
     CHECK(contains(error, "step-00000013/optimizer.safetensors: v."));
     CHECK(contains(error, "1 of "));
     CHECK(contains(error, " values are NaN or infinite"));
+
+    moments.v.data<float>()[3] = -0.5f;
+    save_checkpoint(dir.path, *model, moments, {14, 0, 0, 0, {}, Json::object()}, true, 2);
+    CHECK(contains(error_of([&] { load_moments(model->params(), moments, dir / "step-00000014"); }),
+                   " has -0.5, where a mean of squares is 0 or more"));
   }
 
   TEST_CASE("what is no checkpoint is named") {

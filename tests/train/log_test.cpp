@@ -67,6 +67,12 @@ TEST_SUITE("train") {
     CHECK_FALSE(fs::exists(dir / "new/run/step-00000001"));
     write_file(dir / "file", "");
     CHECK(test::contains(test::error_of([&] { claim_directory(dir / "file/run", false); }), "file"));
+    // Readers would take its weights for those of the run.
+    for (const char* file : {"config.json", "model.safetensors"}) write_file(dir / "new/run" / file, "");
+    for (const bool overwrite : {false, true})
+      CHECK(test::error_of([&] {
+              claim_directory(dir / "new/run", overwrite);
+            }).ends_with("new/run: is a checkpoint, which a run's directory cannot be"));
   }
 
   TEST_CASE("the memory plan is what a step on the CPU takes, to the byte, with and without recomputation") {
