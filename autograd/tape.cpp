@@ -1,3 +1,4 @@
+// What is in force on a thread is one pointer of its own each: the tape that records, and the observer.
 #include "autograd/tape.h"
 
 namespace grt {
@@ -61,7 +62,7 @@ Var Var::view(Shape shape) const {
 
 Tape* Tape::recording() { return current; }
 
-void Tape::push(std::string_view op, std::vector<Var*> outputs, std::initializer_list<Var> inputs, Backward backward) {
+void Tape::push(std::vector<Var*> outputs, std::initializer_list<Var> inputs, Backward backward) {
   std::vector<Sink> repeated;
   for (const Var* a = inputs.begin(); a != inputs.end(); ++a)
     for (const Var* b = inputs.begin(); b != a; ++b)
@@ -73,42 +74,48 @@ void Tape::push(std::string_view op, std::vector<Var*> outputs, std::initializer
     slots.push_back(v->slot_);
     shapes.push_back(v->shape());
   }
-  steps_.push_back({op, [slots = std::move(slots), shapes = std::move(shapes), repeated = std::move(repeated),
-                         backward = std::move(backward)] {
-                      std::vector<Tensor> douts(slots.size());
-                      bool any = false;
-                      for (std::size_t i = 0; i < slots.size(); ++i) {
-                        if (!slots[i]->written) continue;
-                        // Taken out of the slot: once an input adopts it, that input is its only owner.
-                        douts[i] = std::move(slots[i]->grad).view(shapes[i]);
-                        slots[i]->grad = {};
-                        slots[i]->written = false;
-                        any = true;
-                      }
-                      if (!any) return;
-                      for (const Sink& sink : repeated) sink.accumulate();
-                      backward(douts);
-                    }});
+  steps_.push_back([slots = std::move(slots), shapes = std::move(shapes), repeated = std::move(repeated),
+                    backward = std::move(backward)] {
+    std::vector<Tensor> douts(slots.size());
+    bool any = false;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (!slots[i]->written) continue;
+      // Taken out of the slot: once an input adopts it, that input is its only owner.
+      douts[i] = slots[i]->grad.view(shapes[i]);
+      slots[i]->grad = {};
+      slots[i]->written = false;
+      any = true;
+    }
+    if (!any) return;
+    for (const Sink& sink : repeated) sink.accumulate();
+    backward(douts);
+  });
 }
 
 void Tape::backward(const Var& output, const Tensor& seed) {
   check(output.wants_grad(), "backward: the output depends on nothing that wants a gradient");
+  check(!output.has_grad(), "backward: the output {} has a gradient already", output.shape());
   check(seed.shape() == output.shape(), "backward: the seed is {}, the output {}", seed.shape(), output.shape());
-  output.slot_->grad = seed;
-  output.slot_->written = true;
+  check(seed.dtype() == output.value().dtype(), "backward: the seed is {}, the output {}", name_of(seed.dtype()),
+        name_of(output.value().dtype()));
+  const Sink sink = output.sink();
+  if (sink.fresh())
+    sink.adopt(seed);
+  else  // a parameter, whose gradient has a place of its own
+    output.device().copy(sink.into().to.raw(), seed.raw(), seed.bytes());
   Record off(nullptr);
   while (!steps_.empty()) {
-    Step step = std::move(steps_.back());  // dies at the end of this turn, and frees what it saved
+    const std::function<void()> step = std::move(steps_.back());  // dies at the end of this turn, and what it saved
     steps_.pop_back();
-    step.backward();
+    step();
   }
 }
 
 Record::Record(Tape* tape) : previous_(current) { current = tape; }
 Record::~Record() { current = previous_; }
 
-Observe::Observe(See see) : see_(std::move(see)) { observer = &see_; }
-Observe::~Observe() { observer = nullptr; }
+Observe::Observe(See see) : see_(std::move(see)), previous_(observer) { observer = &see_; }
+Observe::~Observe() { observer = previous_; }
 
 void observed(std::string_view op, const Tensor& out) {
   if (observer) (*observer)(op, out);
@@ -129,7 +136,7 @@ Var checkpoint(std::function<Var()> block) {
     Record off(nullptr);
     out = block();
   }
-  tape->push("checkpoint", {&out}, {}, [block = std::move(block)](const std::vector<Tensor>& dout) {
+  tape->push({&out}, {}, [block = std::move(block)](const std::vector<Tensor>& dout) {
     Tape inner;
     Var again;
     {

@@ -30,7 +30,7 @@ struct Slot {
 };
 
 // The way to an input's gradient, without the input: what a backward closure keeps of a value that it does not need to
-// read. Every method does nothing, or answers false, where no gradient is wanted.
+// read. Where no gradient is wanted, into() and accumulate() give nothing and fresh() is false.
 class Sink {
  public:
   Sink(std::shared_ptr<Slot> slot, Shape shape) : slot_(std::move(slot)), shape_(shape) {}
@@ -38,7 +38,7 @@ class Sink {
   Into into() const;        // for one write of the whole: the first stores, later ones add
   Into accumulate() const;  // for a write of a part: zeroed at the first, so it always adds
   bool fresh() const { return slot_ && !slot_->written && !slot_->fixed; }
-  void adopt(const Tensor& dy) const;  // lets dy itself be the gradient of a fresh slot, uncopied
+  void adopt(const Tensor& dy) const;  // lets dy itself be the gradient, uncopied; throws unless fresh()
 
  private:
   std::shared_ptr<Slot> slot_;
@@ -78,7 +78,8 @@ class Var {
 
 class Tape {
  public:
-  // Propagates `seed` (the gradient of `output`, of its shape) to every leaf, emptying the tape.
+  // Propagates `seed` (the gradient of `output`, of its shape and type) to every leaf, emptying the tape. Throws if the
+  // output depends on nothing that wants a gradient, and if it has one already.
   void backward(const Var& output, const Tensor& seed);
   std::size_t size() const { return steps_.size(); }
 
@@ -89,14 +90,10 @@ class Tape {
   // where no gradient arrived. Steps whose outputs received none are skipped. A value that stands twice among the
   // inputs has its gradient zeroed first, so that each of its sinks adds, in whatever order a kernel writes them.
   using Backward = std::function<void(const std::vector<Tensor>& douts)>;
-  void push(std::string_view op, std::vector<Var*> outputs, std::initializer_list<Var> inputs, Backward backward);
+  void push(std::vector<Var*> outputs, std::initializer_list<Var> inputs, Backward backward);
 
  private:
-  struct Step {
-    std::string_view op;
-    std::function<void()> backward;
-  };
-  std::vector<Step> steps_;
+  std::vector<std::function<void()>> steps_;
 };
 
 // While alive, operations on this thread are recorded on `tape` (null: not recorded at all).
@@ -111,7 +108,8 @@ class Record {
   Tape* previous_;
 };
 
-// While alive, `see` is shown the name and output of every operation on this thread: how the first NaN is found.
+// While alive, `see` is shown the name and output of each operation on this thread that can be recorded, and of some
+// that cannot: how the first NaN is found.
 class Observe {
  public:
   using See = std::function<void(std::string_view op, const Tensor& out)>;
@@ -122,6 +120,7 @@ class Observe {
 
  private:
   See see_;
+  const See* previous_;
 };
 
 // Is anything that depends on these inputs to be recorded?
@@ -138,8 +137,7 @@ Var record(std::string_view op, Tensor out, std::initializer_list<Var> inputs, B
   Var v(std::move(out));
   observed(op, v.value());
   if (recorded(inputs))
-    Tape::recording()->push(op, {&v}, inputs,
-                            [f = std::move(backward)](const std::vector<Tensor>& dout) { f(dout[0]); });
+    Tape::recording()->push({&v}, inputs, [f = std::move(backward)](const std::vector<Tensor>& dout) { f(dout[0]); });
   return v;
 }
 
@@ -152,11 +150,12 @@ std::vector<Var> record(std::string_view op, const std::vector<Tensor>& outs, st
   if (!recorded(inputs)) return vars;
   std::vector<Var*> outputs;
   for (Var& v : vars) outputs.push_back(&v);
-  Tape::recording()->push(op, std::move(outputs), inputs, std::move(backward));
+  Tape::recording()->push(std::move(outputs), inputs, std::move(backward));
   return vars;
 }
 
-// Runs `block` keeping none of its activations; backward() runs it again to get them back.
+// Runs `block` keeping none of its activations; backward() runs it again to get them back. What the block returns is a
+// new value, made by an operation that is recorded: not a leaf, and not a constant.
 Var checkpoint(std::function<Var()> block);
 
 }  // namespace grt

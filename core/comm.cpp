@@ -1,3 +1,4 @@
+// Which launcher started this process, if any, is told by the variables that launchers set.
 #include "core/comm.h"
 
 #include <algorithm>

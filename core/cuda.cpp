@@ -1,3 +1,4 @@
+// In every build: nothing of CUDA is included here, and the opened libraries must be of the same build (GRT_INTERFACE).
 #include "core/cuda.h"
 
 #include <dlfcn.h>

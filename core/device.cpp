@@ -1,3 +1,4 @@
+// The cache of blocks: none is split or joined, so that what a step takes is what the step before gave back.
 #include "core/device.h"
 
 #include <new>

@@ -33,7 +33,8 @@ class Device {
   virtual Kernels& kernels() = 0;
   virtual void sync() = 0;  // waits for all work enqueued so far
 
-  // Both are enqueued on the stream. A copy may have one end in host memory.
+  // Both are enqueued on the stream. A copy may have one end in host memory: what is read there has been read when the
+  // call returns, what is written there is there after sync().
   virtual void zero(void* p, std::size_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
 

@@ -8,7 +8,8 @@
 namespace grt {
 
 // Everything that can go wrong in this project is thrown as an Error whose text is one line that names the file, flag
-// or tensor, what was expected and what came. Only main() catches it (core/main.h).
+// or tensor, what was expected and what came. main() catches it (core/main.h); before that only who can say more of it,
+// or do without what failed.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

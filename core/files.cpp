@@ -73,6 +73,21 @@ fs::path canonical_form(const fs::path& path) {
   return error ? whole.lexically_normal() : form;
 }
 
+// A name for this process alone, in the same directory.
+fs::path hidden_beside(const fs::path& path, const char* what) {
+  return directory_of(path) / fmt::format(".{}.{}-{}", path.filename().string(), what, getpid());
+}
+
+void remove_whole(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  check(!error, "{}: cannot remove: {}", path.string(), error.message());
+}
+
+void put_in_place(const fs::path& made, const fs::path& path) {
+  if (rename(made.c_str(), path.c_str()) != 0) fail_with_errno(path, "put in place");
+}
+
 // Does `path` lead through /proc, as /dev/stdout and /dev/fd/1 do? What such a link names may be a regular file that
 // another process has open: it must not be replaced.
 bool names_open_file(fs::path path) {
@@ -98,7 +113,7 @@ FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
     fd_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   } else {
     if (fs::is_symlink(fs::symlink_status(path_, none)) && fs::exists(status)) path_ = fs::canonical(path_, none);
-    temporary_ = directory_of(path_) / fmt::format(".{}.tmp-{}", path_.filename().string(), getpid());
+    temporary_ = hidden_beside(path_, "tmp");
     unlink(temporary_.c_str());  // left by a process that had our number and was killed
     fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   }
@@ -140,14 +155,15 @@ void FileWriter::commit() {
   if (fd_ >= 0) finish();
   committed_ = true;
   if (temporary_.empty()) return;
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno(path_, "put in place");
+  put_in_place(temporary_, path_);
   temporary_.clear();
   sync_directory(directory_of(path_));
 }
 
 DirectoryWriter::DirectoryWriter(const fs::path& path) : path_(canonical_form(path)) {
   if (!path_.has_filename()) path_ = path_.parent_path();
-  temporary_ = path_.parent_path() / fmt::format(".{}.tmp-{}", path_.filename().string(), getpid());
+  temporary_ = hidden_beside(path_, "tmp");
+  remove_whole(temporary_);  // left by a process that had our number and was killed
   make_directories(temporary_);
 }
 
@@ -156,18 +172,32 @@ DirectoryWriter::~DirectoryWriter() {
   fs::remove_all(temporary_, ignored);  // after replace() this is what was there before
 }
 
-void DirectoryWriter::commit() { put_in_place(0); }
+void DirectoryWriter::commit() {
+  sync_directory(temporary_);
+  put_in_place(temporary_, path_);
+  sync_directory(path_.parent_path());
+}
 
 void DirectoryWriter::replace() {
   std::error_code ignored;
-  put_in_place(fs::exists(fs::symlink_status(path_, ignored)) ? RENAME_EXCHANGE : 0);
+  if (!fs::exists(fs::symlink_status(path_, ignored))) return commit();
+  sync_directory(temporary_);
+  if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS) fail_with_errno(path_, "put in place");
+    detail::exchange_in_steps(temporary_, path_, hidden_beside(path_, "old"));
+  }
+  sync_directory(path_.parent_path());
 }
 
-void DirectoryWriter::put_in_place(unsigned how) {
-  sync_directory(temporary_);
-  if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), how) != 0)
-    fail_with_errno(path_, "put in place");
-  sync_directory(path_.parent_path());
+void detail::exchange_in_steps(const fs::path& a, const fs::path& b, const fs::path& aside) {
+  remove_whole(aside);
+  if (rename(b.c_str(), aside.c_str()) != 0) fail_with_errno(b, "rename");
+  if (rename(a.c_str(), b.c_str()) != 0) {
+    const int error = errno;
+    put_in_place(aside, b);
+    fail_with_errno(b, "put in place", error);
+  }
+  put_in_place(aside, a);
 }
 
 void write_file(const fs::path& path, std::string_view content) {

@@ -51,14 +51,20 @@ class DirectoryWriter {
   DirectoryWriter& operator=(const DirectoryWriter&) = delete;
 
   fs::path operator/(const std::string& name) const { return temporary_ / name; }
-  void commit();   // where nothing is yet, or an empty directory
-  void replace();  // whatever is there, which is removed; at no moment is neither there
+  void commit();  // where nothing is yet, or an empty directory
+  // Whatever is there, which is removed. At no moment is neither there, but where the file system cannot exchange names
+  // (NFS, Lustre): a process killed just then leaves what was there as `.NAME.old-PID`.
+  void replace();
 
  private:
-  void put_in_place(unsigned how);
-
   fs::path path_, temporary_;
 };
+
+namespace detail {
+// Exchanges what two names of one directory stand for, by renaming: `aside` stands for `b`'s meanwhile. Throws Error
+// where `a` cannot take the place of `b`, which is then as it was.
+void exchange_in_steps(const fs::path& a, const fs::path& b, const fs::path& aside);
+}  // namespace detail
 
 void write_file(const fs::path& path, std::string_view content);  // FileWriter in one call
 // Throws above `limit` bytes, and for what is not a regular file (without waiting for a FIFO's other end).

@@ -9,7 +9,7 @@
 //
 // Reading flags, the help text, --config files and the log of a run all walk that list. A field may be bool (a switch:
 // --recompute, or --recompute=false), int, std::int64_t, std::uint64_t, double, std::string, std::vector<std::string>
-// (several values), or std::optional of one of these (no default).
+// (several values), or, without a default, std::optional of int, std::int64_t, double or std::string.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,9 @@
+// The device keeps the blocks of graphs apart, and tells of a try whether it met the host; what follows is decided
+// here.
 #include "core/graphs.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "core/error.h"
@@ -17,6 +20,30 @@ class Graphs::ForGraph {
 
  private:
   Device& device_;
+};
+
+// Work that is being made a graph. What ends otherwise than by end() is dropped: a device must not keep on for ever.
+class Graphs::Making {
+ public:
+  explicit Making(Device& device) : device_(device) { device_.begin_graph(); }
+  ~Making() {
+    if (ended_) return;
+    try {
+      device_.end_graph();
+    } catch (const std::exception&) {  // what led here says why
+    }
+  }
+  Making(const Making&) = delete;
+  Making& operator=(const Making&) = delete;
+
+  std::unique_ptr<Graph> end() {
+    ended_ = true;
+    return device_.end_graph();
+  }
+
+ private:
+  Device& device_;
+  bool ended_ = false;
 };
 
 Graphs::Graphs(Device& device) : device_(device) { ++device_.graph_users_; }
@@ -64,21 +91,17 @@ void Graphs::try_out(Entry& entry, const std::function<void()>& work) {
 void Graphs::make(Entry& entry, const std::function<void()>& work) {
   const ForGraph blocks(device_);
   const Blocks before = device_.graph_blocks_in_use_;
-  device_.begin_graph();
+  Making graph(device_);
   try {
     work();
   } catch (const Error& e) {
-    try {
-      device_.end_graph();
-    } catch (const Error&) {  // `e` says why
-    }
     fail("{}: work that was done before cannot be made a graph: {} (--no-graphs does it as it comes)", device_.name(),
          e.what());
   }
-  std::unique_ptr<Graph> graph = device_.end_graph();
+  std::unique_ptr<Graph> made = graph.end();
   check(!keeps_more_than(before), "{}: work that is to become a graph keeps memory, to which each replay would write",
         device_.name());
-  entry.graph = std::move(graph);
+  entry.graph = std::move(made);
   entry.graph->launch();
 }
 

@@ -63,6 +63,7 @@ class Graphs {
     std::unique_ptr<Graph> graph = {};
   };
   class ForGraph;
+  class Making;
   using Blocks = std::unordered_set<const void*>;
 
   bool keeps_more_than(const Blocks& before) const;

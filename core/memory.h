@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace grt {
 
@@ -9,5 +10,11 @@ namespace grt {
 // leave, and its address-space limit.
 std::int64_t available_memory();
 std::int64_t peak_resident_memory();  // bytes: the largest resident set so far
+
+namespace detail {
+// What the limits of the cgroups (versions 1 and 2) above this process leave it, in bytes: pages of files that they
+// could give up count as free. The largest number without a limit. `root` as for cgroups() (core/cgroup.h).
+std::int64_t cgroup_memory(const std::string& root);
+}  // namespace detail
 
 }  // namespace grt

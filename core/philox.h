@@ -1,12 +1,13 @@
 // Philox4x32-10: random numbers as a pure function of (seed, step, site, index).
 // Nothing is stored or advanced, so a recomputed activation sees the same noise, on any device.
-// constexpr makes these callable from device kernels too.
+// What is constexpr can be called from device kernels too.
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 #include "core/scalar.h"
 
@@ -18,6 +19,13 @@ struct NoiseKey {
   std::uint32_t pass = 0;
   std::uint32_t site = 0;
 };
+
+// The site of what has a name: FNV-1a, 32 bits. Source: http://www.isthe.com/chongo/tech/comp/fnv/
+constexpr std::uint32_t site_of(std::string_view name) {
+  std::uint32_t h = 2166136261u;
+  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 16777619u;
+  return h;
+}
 
 constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::array<std::uint32_t, 4> c) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
@@ -59,7 +67,7 @@ constexpr double random_unit(const NoiseKey& key, std::uint64_t index) {
 inline float random_normal(const NoiseKey& key, std::uint64_t i) {
   const auto r = random_block(key, i >> 2);
   const std::uint32_t a = i & 2 ? r[2] : r[0], b = i & 2 ? r[3] : r[1];
-  const float u = (static_cast<float>(a >> 8) + 0.5f) * 0x1p-24f;  // (0, 1)
+  const float u = (static_cast<float>(a >> 8) + 0.5f) * 0x1p-24f;  // (0, 1]
   const float v = static_cast<float>(b >> 8) * 0x1p-24f;           // [0, 1)
   const float radius = std::sqrt(-2.0f * std::log(u)), angle = 6.28318530718f * v;
   return radius * ((i & 1) ? std::sin(angle) : std::cos(angle));

@@ -1,3 +1,4 @@
+// ELF headers are read here for the one fault that dlopen() does not look for: a file that was copied in part.
 #include "core/plugin.h"
 
 #include <dlfcn.h>

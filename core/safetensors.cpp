@@ -155,6 +155,7 @@ bool convert(const std::string& dtype, const std::byte* from, std::span<T> to) {
   });
 }
 
+// Of what is not packed.
 const char* stored_dtype(DType t) { return t == DType::i32 ? "I32" : t == DType::bf16 ? "BF16" : "F32"; }
 
 std::size_t stored_size(DType t) { return t == DType::bf16 ? 2 : 4; }
@@ -249,7 +250,7 @@ void Safetensors::read(const std::string& name, const Tensor& to) const {
     return true;
   };
   bool done = false;
-  if (e.dtype == stored_dtype(to.dtype()) && to.dtype() != DType::f64) {  // as it is
+  if (e.dtype == stored_dtype(to.dtype()) && to.dtype() != DType::f64 && !is_packed(to.dtype())) {  // as it is
     to.device().copy(to.raw(), from, to.bytes());
     to.device().sync();
     done = true;
@@ -267,6 +268,8 @@ void write_safetensors(const fs::path& path, const std::vector<NamedTensor>& ten
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& t : tensors) {
     check(static_cast<bool>(t.tensor), "{}: there is no tensor for {}", path.string(), quoted(t.name));
+    check(!is_packed(t.tensor.dtype()), "{}: {} is {}, for which the format has no type", path.string(), quoted(t.name),
+          name_of(t.tensor.dtype()));
     order.push_back(&t);
   }
   std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {

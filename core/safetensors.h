@@ -2,9 +2,8 @@
 // Source: github.com/huggingface/safetensors (the format's README). Rules enforced when reading: header at most
 // 100,000,000 bytes and beginning with '{'; no duplicate keys; known dtype; the byte range of each tensor equals its
 // shape times its dtype, computed without overflow; ranges cover the data section without holes or overlaps, to its
-// end;
-// `__metadata__` maps strings to strings. Empty tensors, rank 0, any data order and padding spaces after the header are
-// legal.
+// end; `__metadata__` maps strings to strings. Empty tensors, rank 0, any data order and padding spaces after the
+// header are legal.
 #pragma once
 
 #include <cstdint>

@@ -20,19 +20,23 @@ class Shape {
   }
 
   int rank() const { return rank_; }
-  std::int64_t operator[](int i) const { return dims_[i < 0 ? i + rank_ : i]; }  // -1 is the last extent
+  std::int64_t operator[](int i) const { return dims_[i < 0 ? from_end(i) : i]; }  // -1 is the last extent
   std::int64_t numel() const { return product(rank_); }
   std::int64_t last() const { return rank_ ? dims_[rank_ - 1] : 1; }
   std::int64_t rows() const { return rank_ ? product(rank_ - 1) : 1; }  // numel = rows * last
 
   Shape with_last(std::int64_t n) const {
     Shape s = *this;
-    s.dims_[rank_ - 1] = n;
+    s.dims_[from_end(-1)] = n;
     return s;
   }
   bool operator==(const Shape&) const = default;
 
  private:
+  int from_end(int i) const {
+    check(i + rank_ >= 0, "shape: there is no extent {} where there are {}", i, rank_);
+    return i + rank_;
+  }
   std::int64_t product(int n) const {
     std::int64_t p = 1;
     for (int i = 0; i < n; ++i) p *= dims_[i];

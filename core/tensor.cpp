@@ -1,3 +1,4 @@
+// Views share the block by a pointer that owns it, so memory lives as long as its last view.
 #include "core/tensor.h"
 
 namespace grt {

@@ -8,16 +8,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <type_traits>
 
+#include "core/cpus.h"
+
 namespace grt {
-
-// CPUs this process may use: the smaller of its affinity mask and its cgroup quota (rounded up), at least 1.
-int allowed_cpus();
-
-// The same for processes of one machine with the same affinity mask, and different otherwise but by chance.
-std::int64_t cpu_set_id();
 
 int thread_count();            // threads that work on a parallel_for, the caller included; first value: allowed_cpus()
 void set_thread_count(int n);  // 1 <= n <= 1024; not while a parallel_for runs
@@ -26,10 +21,6 @@ void set_thread_count(int n);  // 1 <= n <= 1024; not while a parallel_for runs
 int thread_index();
 
 namespace detail {
-// The smallest cgroup CPU quota (versions 1 and 2) that binds this process, in CPUs; infinity without one.
-// `root` is where /proc and the cgroup mounts are looked up: "" but in tests.
-double cgroup_cpus(const std::string& root);
-
 using Chunk = void (*)(void* closure, std::int64_t begin, std::int64_t end);
 void run(std::int64_t n, std::int64_t grain, Chunk chunk, void* closure);
 }  // namespace detail

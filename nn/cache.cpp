@@ -1,3 +1,4 @@
+// A pass works on rows: entered_ tells which tokens they are, under_way_ which of them are left.
 #include "nn/cache.h"
 
 #include <algorithm>
@@ -48,6 +49,15 @@ int KvCache::place(int application) const {
   return layout_.before + (in_core < repeated ? in_core % layout_.core : in_core - repeated + layout_.core);
 }
 
+void KvCache::check_sequence(std::int64_t sequence) const {
+  check(0 <= sequence && sequence < sequences(), "key/value cache: sequence {} of {}", sequence, sequences());
+}
+
+std::int64_t KvCache::length(std::int64_t sequence) const {
+  check_sequence(sequence);
+  return lengths_[sequence];
+}
+
 const KvSlot& KvCache::slot(int application) const {
   const int i = place(application);
   check(i < static_cast<int>(slots_.size()), "key/value cache: slot {} of {}", i, slots_.size());
@@ -66,7 +76,7 @@ void KvCache::place_runs() {
   check(expected_.size() <= lengths_.size(), "key/value cache: {} runs of {} sequences", expected_.size(),
         lengths_.size());
   for (const TokenRun& run : expected_) check_room(run, capacity());
-  if (!places_) places_ = Tensor::empty({sequences() * kWords}, DType::i32, slots_.at(0).keys.device());
+  if (!places_) places_ = Tensor::empty({sequences() * kWords}, DType::i32, slot(0).keys.device());
   std::vector<std::int64_t> pasts;
   for (TokenRun& run : expected_) {
     run.place = places_.data<std::int64_t>() + pasts.size();
@@ -81,7 +91,8 @@ void KvCache::replayed(const Shape& tokens) {
 }
 
 void KvCache::forget(std::int64_t sequence, std::int64_t length) {
-  lengths_.at(sequence) = length;
+  check_sequence(sequence);
+  lengths_[sequence] = length;
   for (KvSlot& slot : slots_) {
     std::vector<std::int32_t>& taken = slot.taken[sequence];
     while (!taken.empty() && taken.back() >= length) taken.pop_back();
@@ -89,10 +100,13 @@ void KvCache::forget(std::int64_t sequence, std::int64_t length) {
 }
 
 void KvCache::copy_sequence(std::int64_t sequence, const KvCache& from, std::int64_t original) {
-  lengths_.at(sequence) = from.length(original);
+  check_sequence(sequence);
+  check(slots_.size() == from.slots_.size(), "key/value cache: {} slots are not those of a cache with {}",
+        slots_.size(), from.slots_.size());
+  lengths_[sequence] = from.length(original);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     KvSlot& to = slots_[i];
-    const KvSlot& other = from.slots_.at(i);
+    const KvSlot& other = from.slots_[i];
     to.taken[sequence] = other.taken[original];
     const Shape& all = to.keys.shape();
     const Shape one{1, all[1], all[2], all[3]};
@@ -141,7 +155,9 @@ void KvCache::take(int application, std::span<const std::int32_t> rows) {
   runs_.clear();
   std::int64_t run = -1;
   for (const std::int32_t row : rows) {
-    const Token& token = under_way_.at(row);
+    check(0 <= row && row < static_cast<std::int64_t>(under_way_.size()), "key/value cache: row {} of {} under way",
+          row, under_way_.size());
+    const Token& token = under_way_[row];
     std::vector<std::int32_t>& taken = slots_[place(application)].taken[token.sequence];
     if (token.run == run)
       ++runs_.back().count;
@@ -170,7 +186,11 @@ void KvCache::halt(std::span<const std::int32_t> going, int steps) {
     next += goes;
   }
   // Where tokens are routed, one that takes no step has no keys and values there.
-  if (steps < layout_.steps && !stopped.empty() && !routed_) stop_at(steps, stopped);
+  if (steps < layout_.steps && !stopped.empty() && !routed_) {
+    check(steps > 0 || on.empty() || !moves(), "key/value cache: {} of {} tokens stop before their first step",
+          stopped.size(), under_way_.size());
+    stop_at(steps, stopped);
+  }
   under_way_ = std::move(on);
   take_all();
 }

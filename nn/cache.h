@@ -48,14 +48,15 @@ class KvCache {
   std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t capacity() const { return slots_.empty() ? 0 : slots_[0].keys.dim(2); }
   std::int64_t bytes() const;  // of keys and values
-  std::int64_t length(std::int64_t sequence) const { return lengths_.at(sequence); }
+  std::int64_t length(std::int64_t sequence) const;
   const KvSlot& slot(int application) const;
 
   // The next rows of the next pass are `count` tokens of a sequence. If nothing is expected, a pass over tokens (B, T)
   // brings T for each of B sequences.
   void expect(std::int64_t sequence, std::int64_t count);
   // Puts the numbers of tokens before each run that is expected into the device's memory, where the next pass reads
-  // them: what it enqueues will do for any numbers, a graph's replay included. Not where a pass moves().
+  // them: what it enqueues will do for any numbers, a graph's replay included, as long as the sequences are equally
+  // long, or not, as when it was enqueued. Not where a pass moves().
   void place_runs();
   // A replay did what a pass over the expected tokens (B, T), of all layers and steps, would have done.
   void replayed(const Shape& tokens);
@@ -74,7 +75,8 @@ class KvCache {
   void take_all() { runs_ = runs_of(under_way_); }
   void appended(int application);  // the keys and values of the rows under way are in the slot
   // After `steps` steps, the tokens of all rows but those of `going` (ascending) stop: where a later step looks for
-  // their keys and values it finds those of the last step they took.
+  // their keys and values it finds those of the last step they took. Where a pass moves() none can stop before the
+  // first step but all.
   void halt(std::span<const std::int32_t> going, int steps);
   void take_up_all();  // those that stopped as well, for the layers after the core
   void leave();        // the tokens are in the cache
@@ -88,6 +90,7 @@ class KvCache {
     std::int64_t row, run;  // in the pass as it began
   };
 
+  void check_sequence(std::int64_t sequence) const;
   int place(int application) const;
   static std::vector<TokenRun> runs_of(std::span<const Token> tokens);
   // Elements of token `first` and the count - 1 after it in the same run, of one head.

@@ -1,3 +1,4 @@
+// Initial values are drawn in f64 and rounded after that: every type holds the same numbers.
 #include "nn/params.h"
 
 #include <algorithm>
@@ -8,13 +9,6 @@
 
 namespace grt {
 namespace {
-
-// FNV-1a, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/
-std::uint32_t hash(const std::string& text) {
-  std::uint32_t h = 2166136261u;
-  for (const unsigned char c : text) h = (h ^ c) * 16777619u;
-  return h;
-}
 
 constexpr std::uint32_t kInitSite = 0x696e6974;  // "init"
 
@@ -114,7 +108,7 @@ void Params::allocate_gradients(std::string_view prefix) {
 void Params::initialize(std::uint64_t seed) {
   for (const Param& p : params_) {
     const std::int64_t columns = p.shape.numel() / p.shape[0], used = p.used_rows * columns;
-    const NoiseKey key{seed, hash(p.name), kInitSite};
+    const NoiseKey key{seed, site_of(p.name), kInitSite};
     std::vector<double> host(p.shape.numel(), 0.0);
     parallel_for(used, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i)

@@ -1,5 +1,6 @@
 // Causal self-attention, over a whole sequence and over a key/value cache.
 #include "ops/ops.h"
+#include "ops/pass.h"
 
 namespace grt {
 namespace {
@@ -10,11 +11,15 @@ void check_heads(const Var& qkv, int heads) {
         "attention: qkv must be (B, T, 3C) with C a multiple of {} heads, not {}", heads, s);
 }
 
+void check_not_recorded(const Var& qkv) {
+  check(!recorded({qkv}), "attention: a key/value cache serves inference; it cannot be recorded on a tape");
+}
+
 }  // namespace
 
 // Per head, with S = q k^T / sqrt(D), P = softmax(S + mask) = exp(S - lse), out = P v:
-//   dv = P^T dout,   dP = dout v^T,   dS = P * (dP - rowsum(dout * out)),   dq = dS k / sqrt(D),   dk = dS^T q /
-//   sqrt(D).
+//   dv = P^T dout,   dP = dout v^T,   dS = P * (dP - rowsum(dout * out)),
+//   dq = dS k / sqrt(D),   dk = dS^T q / sqrt(D).
 // P is computed again from lse, block by block. Source: Dao et al. 2022, arXiv:2205.14135, appendix B.
 Var attention(const Var& qkv, int heads) {
   check_heads(qkv, heads);
@@ -29,24 +34,26 @@ Var attention(const Var& qkv, int heads) {
                 });
 }
 
-Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, Scalar<std::int64_t> place) {
+Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, Scalar<std::int64_t> past) {
   check_heads(qkv, heads);
-  check(!recorded({qkv}), "attention: a key/value cache serves inference; it cannot be recorded on a tape");
+  check_not_recorded(qkv);
   const std::int64_t batch = qkv.shape()[0], fresh = qkv.shape()[1], channels = qkv.shape().last() / 3;
-  const std::int64_t capacity = keys.dim(2), past = place.known();
+  const std::int64_t capacity = keys.dim(2), before = past.known();
   const Shape cache{batch, heads, capacity, channels / heads};
   check(keys.shape() == cache && values.shape() == cache,
         "attention: qkv is {}, so the cache must be {}, not {} and {}", qkv.shape(), cache, keys.shape(),
         values.shape());
-  check(past >= 0 && past + fresh <= capacity, "attention: {} + {} tokens do not fit into a cache of {}", past, fresh,
-        capacity);
+  check_alike("attention", qkv.value(), keys, values);
+  check(before >= 0 && before + fresh <= capacity, "attention: {} + {} tokens do not fit into a cache of {}", before,
+        fresh, capacity);
   const Tensor out = Tensor::empty({batch, fresh, channels}, qkv.value().dtype(), qkv.device());
-  qkv.kernels().attention_cached(out, keys, values, qkv.value(), place, heads);
+  qkv.kernels().attention_cached(out, keys, values, qkv.value(), past, heads);
   return out;
 }
 
 // Sequences side by side that have come equally far are one call of the kernel; else each run is.
 Var attention(const Var& qkv, int heads, const Tensor& keys, const Tensor& values, std::span<const TokenRun> runs) {
+  check_not_recorded(qkv);
   const Shape shape = qkv.shape();
   std::int64_t rows = 0, sequences = 0;
   bool level = true;

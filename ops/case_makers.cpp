@@ -1,3 +1,5 @@
+// Work is counted as ops/cases.h says, for the bandwidth and FLOP/s that bench shows: what must be read and written,
+// not what a kernel does.
 #include "ops/case_makers.h"
 
 #include <functional>
@@ -14,6 +16,8 @@ using Tensors = std::span<const Tensor>;
 using reference::Values;
 
 double count(const Shape& s) { return static_cast<double>(s.numel()); }
+
+Values mean(const Values& v) { return {std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size())}; }
 
 OpCase unary(const char* op, std::string variant, Shape x, std::function<Var(const Var&)> f,
              std::function<double(double)> value, double backward_elements = 3) {
@@ -272,11 +276,7 @@ OpCase cross_entropy_case(std::string variant, Shape z, int64_t padded, int64_t 
           .variant = std::move(variant),
           .inputs = loss_inputs(z, padded, vocab),
           .run = [=](Vars v) { return cross_entropy(v[0], v[1], v[2].value(), vocab, chunk_bytes); },
-          .reference =
-              [=](Tensors t) {
-                const Values losses = reference::token_losses(t[0], t[1], t[2], vocab);
-                return Values{std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size())};
-              },
+          .reference = [=](Tensors t) { return mean(reference::token_losses(t[0], t[1], t[2], vocab)); },
           .forward = work.forward,
           .backward = {3 * work.forward.flops, 3 * work.forward.elements},
           .gradient_in_forward = true};
@@ -301,9 +301,8 @@ OpCase distillation_case(std::string variant, Shape z, int64_t teacher_width, in
               },
           .reference =
               [=](Tensors t) {
-                const Values losses = reference::distillation(t[0], t[1], t[2], constant(teacher_z, 1, 1, t[0]),
-                                                              constant(teacher_w, 2, 0.5, t[0]), vocab, rule);
-                return Values{std::accumulate(losses.begin(), losses.end(), 0.0) / rows};
+                return mean(reference::distillation(t[0], t[1], t[2], constant(teacher_z, 1, 1, t[0]),
+                                                    constant(teacher_w, 2, 0.5, t[0]), vocab, rule));
               },
           .forward = forward,
           .backward = {forward.flops + products.flops, forward.elements + products.elements},
@@ -337,11 +336,7 @@ OpCase exit_loss_case(std::string variant, int64_t rows, int64_t exits, double b
           .variant = std::move(variant),
           .inputs = {{shape}, {shape}},
           .run = [=](Vars v) { return exit_loss(v[0], v[1], beta); },
-          .reference =
-              [=](Tensors t) {
-                const Values sums = reference::exit_losses(t[0], t[1], beta);
-                return Values{std::accumulate(sums.begin(), sums.end(), 0.0) / static_cast<double>(rows)};
-              },
+          .reference = [=](Tensors t) { return mean(reference::exit_losses(t[0], t[1], beta)); },
           .forward = {0, 2 * count(shape)},
           .backward = {0, 4 * count(shape)}};
 }
@@ -362,7 +357,8 @@ OpCase exit_gate_loss_case(std::string variant, int64_t rows, int64_t exits) {
           .inputs = {{{rows, exits}}},
           .run = [=](Vars v) { return exit_gate_loss(v[0], losses(v[0].value())); },
           .reference = [=](Tensors t) { return Values{reference::exit_gate_loss(t[0], losses(t[0]))}; },
-          .forward = {0, 2 * count({rows, exits})}};
+          .forward = {0, 2 * count({rows, exits})},
+          .backward = {0, 3 * count({rows, exits})}};
 }
 
 OpCase expected_losses_case(std::string variant, int64_t rows, int64_t exits) {
@@ -380,11 +376,7 @@ OpCase bce_with_logits_case(std::string variant, Shape z) {
           .variant = std::move(variant),
           .inputs = {{z, 3}},
           .run = [](Vars v) { return bce_with_logits(v[0], bce_targets(v[0].value())); },
-          .reference =
-              [](Tensors t) {
-                const Values losses = reference::bce_with_logits(t[0], bce_targets(t[0]));
-                return Values{std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size())};
-              },
+          .reference = [](Tensors t) { return mean(reference::bce_with_logits(t[0], bce_targets(t[0]))); },
           .forward = {0, 3 * count(z)},
           .backward = {0, 3 * count(z)}};
 }

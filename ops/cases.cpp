@@ -1,5 +1,7 @@
+// The sizes for checks are such that tiles, vectors and chunks end in their midst.
 #include "ops/cases.h"
 
+#include "core/philox.h"
 #include "core/threads.h"
 #include "ops/case_makers.h"
 
@@ -190,13 +192,6 @@ std::vector<OpCase> cases_at(const Size& s) {
   };
 }
 
-// FNV-1a, 32 bits.
-std::uint32_t hash(const std::string& text) {
-  std::uint32_t h = 2166136261u;
-  for (const unsigned char c : text) h = (h ^ c) * 16777619u;
-  return h;
-}
-
 template <class T, class F>
 Tensor filled(const Shape& shape, Device& device, F&& value) {
   std::vector<T> host(shape.numel());
@@ -229,7 +224,7 @@ std::vector<OpCase> bench_cases() {
 std::vector<Var> make_inputs(const OpCase& c, DType dtype, Device& device) {
   std::vector<Var> vars;
   for (const CaseInput& input : c.inputs) {
-    const NoiseKey key{1, hash(c.name()), static_cast<std::uint32_t>(vars.size())};
+    const NoiseKey key{1, site_of(c.name()), static_cast<std::uint32_t>(vars.size())};
     if (input.ids > 0) {
       vars.push_back(filled<std::int32_t>(input.shape, device, [&](std::uint64_t i) {
         return static_cast<std::int32_t>(random_below(key, i, static_cast<std::uint64_t>(input.ids)));

@@ -6,6 +6,7 @@ namespace grt {
 
 Var operator+(const Var& a, const Var& b) {
   check(a.shape() == b.shape(), "add: {} and {} differ (there is no broadcasting)", a.shape(), b.shape());
+  check_alike("add", a.value(), b.value());
   const Tensor y = Tensor::like(a.value());
   Kernels& k = a.kernels();
   k.add({y}, a.value(), b.value());
@@ -54,8 +55,9 @@ Var add_noise(const Var& x, float sigma, NoiseKey key) {
 }
 
 Tensor truncated_normal(Shape shape, float std, NoiseKey key, Scalar<std::int64_t> first, DType dtype, Device& device) {
-  check(first.known() >= 0 && shape.last() < 1 << 24, "truncated_normal: rows {}.. of {} are beyond what a key names",
-        first.known(), shape);
+  constexpr std::int64_t kRows = std::int64_t{1} << 32, kColumns = 1 << 24;  // random_truncated_normal's
+  check(first.known() >= 0 && first.known() <= kRows - shape.rows() && shape.last() <= kColumns,
+        "truncated_normal: rows {}.. of {} are beyond what a key names", first.known(), shape);
   const Tensor y = Tensor::empty(shape, dtype, device);
   device.kernels().truncated_normal(y, std, key, first);
   observed("truncated_normal", y);
@@ -64,6 +66,7 @@ Tensor truncated_normal(Shape shape, float std, NoiseKey key, Scalar<std::int64_
 
 Var lerp(const Var& a, const Var& b, float t) {
   check(a.shape() == b.shape(), "lerp: {} and {} differ", a.shape(), b.shape());
+  check_alike("lerp", a.value(), b.value());
   const Tensor y = Tensor::like(a.value());
   Kernels& k = a.kernels();
   k.lerp({y}, a.value(), b.value(), t);
@@ -77,6 +80,7 @@ Var concat(const Var& a, const Var& b) {
   const std::int64_t left = a.shape().last(), right = b.shape().last();
   check(a.shape().with_last(right) == b.shape(), "concat: {} and {} may differ in the last extent only", a.shape(),
         b.shape());
+  check_alike("concat", a.value(), b.value());
   const Tensor y = Tensor::empty(a.shape().with_last(left + right), a.value().dtype(), a.device());
   Kernels& k = a.kernels();
   k.put_columns(y, 0, a.value());

@@ -1,5 +1,6 @@
 // Losses at several exits, weighted by the probabilities of stopping there.
 #include "ops/ops.h"
+#include "ops/pass.h"
 
 namespace grt {
 namespace {
@@ -7,6 +8,7 @@ namespace {
 void check_shapes(const char* op, const Tensor& gates, const Tensor& losses) {
   check(gates.shape().rank() == 2 && gates.numel() > 0 && gates.shape() == losses.shape(),
         "{}: gates {} and losses {} must both be (rows, exits)", op, gates.shape(), losses.shape());
+  check_alike(op, gates, losses);
 }
 
 }  // namespace

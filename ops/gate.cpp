@@ -1,5 +1,6 @@
 // The gated recurrent update.
 #include "ops/ops.h"
+#include "ops/pass.h"
 
 namespace grt {
 namespace {
@@ -8,6 +9,7 @@ void check_gate(const char* op, const Var& z, const Var& h, const Var& o, const 
   check(z.shape() == h.shape() && o.shape() == h.shape(), "{}: z {}, h {} and o {} must agree", op, z.shape(),
         h.shape(), o.shape());
   check(noise.tau > 0, "{}: the temperature tau is {}, must be positive", op, noise.tau);
+  check_alike(op, h.value(), z.value(), o.value());
 }
 
 }  // namespace
@@ -32,6 +34,7 @@ GateStep gate_step(const Var& z, const Var& h, const Var& o, const Var& w, const
   check_gate("gate_step", z, h, o, noise);
   const Shape channels{h.shape().last()};
   check(w.shape() == channels, "gate_step: h is {}, so w must be {}, not {}", h.shape(), channels, w.shape());
+  check_alike("gate_step", h.value(), w.value());
 
   const auto like = [](const Tensor& t) { return Tensor::like(t); };
   const Tensor mean = Tensor::empty({h.shape().rows()}, h.value().dtype(), h.device());

@@ -1,11 +1,11 @@
 // The kernel contract: everything a backend must be able to compute, each function declared once.
 //
 // Conventions. Outputs come first. Kernels never record, and trust their arguments: the operations in ops/ have checked
-// shapes and types. An `Into` that tests false is skipped; one whose `add` is set is added to. R = rows (every extent
-// but the last), C = last extent. Sums are taken in an order that depends on shapes alone, so results are bit-equal for
-// any number of threads.
+// shapes, types and devices. An `Into` that tests false is skipped; one whose `add` is set is added to. R = rows (every
+// extent but the last), C = last extent. Sums are taken in an order that depends on shapes alone, so results are
+// bit-equal for any number of threads.
 //
-// ops/cpu/ implements this for f32 and f64.
+// ops/cpu/ implements this for f32 and f64, cuda/ for f32.
 #pragma once
 
 #include <algorithm>

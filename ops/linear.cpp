@@ -9,7 +9,8 @@ Var linear(const Var& x, const Var& w, const Var& b) {
   const std::int64_t in = x.shape().last(), out = w.shape()[0];
   check(w.shape() == Shape{out, in}, "linear: x is {}, so w must be (out, {}), not {}", x.shape(), in, w.shape());
   check(!b || b.shape() == Shape{out}, "linear: w is {}, so b must be ({}), not {}", w.shape(), out, b.shape());
-  check_packed("linear", x, w, {x, w, b});
+  check_alike("linear", x.value(), b.value());
+  check_weight("linear", x, w, {x, w, b});
 
   const Tensor y = Tensor::empty(x.shape().with_last(out), x.value().dtype(), x.device());
   Kernels& k = x.kernels();
@@ -30,7 +31,8 @@ Var linear_columns(const Var& x, const Var& w, std::int64_t begin, const Var& pl
         "linear_columns: columns {}..{} lie outside w {}", begin, begin + columns.count, w.shape());
   check(!plus || plus.shape() == shape, "linear_columns: x is {} and w {}, so plus must be {}, not {}", x.shape(),
         w.shape(), shape, plus.shape());
-  check_packed("linear_columns", x, w, {x, w, plus});
+  check_alike("linear_columns", x.value(), plus.value());
+  check_weight("linear_columns", x, w, {x, w, plus});
 
   const Tensor y = Tensor::empty(shape, x.value().dtype(), x.device());
   Kernels& k = x.kernels();

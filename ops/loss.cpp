@@ -41,7 +41,7 @@ Var mean_loss(const char* op, const Var& z, const Var& w, const Tensor& targets,
   const std::int64_t rows = z.shape().rows();
   const DType dtype = z.value().dtype();
   const bool wanted = recorded({z, w});
-  check_packed(op, z, w, {z, w});
+  check_weight(op, z, w, {z, w});
   const Tensor losses = Tensor::empty({rows}, dtype, z.device());
   const Tensor dz = wanted && z.wants_grad() ? Tensor::empty({rows, z.shape().last()}, dtype, z.device()) : Tensor();
   const Tensor dw = wanted && w.wants_grad() ? Tensor::like(w.value()) : Tensor();
@@ -82,6 +82,8 @@ Var distillation(const Var& z, const Var& w, const Tensor& targets, const Tensor
                  std::int64_t vocab, const Distillation& rule, std::int64_t chunk_bytes) {
   check_shapes("distillation", z.value(), w.value(), targets, vocab);
   check_shapes("distillation, teacher", teacher_z, teacher_w, targets, vocab);
+  check_weight("distillation", teacher_z, teacher_w, {});
+  check_alike("distillation", z.value(), teacher_z);
   check(0 <= rule.weight && rule.weight <= 1 && rule.temperature > 0,
         "distillation: the weight must be 0..1 and the temperature positive, not {} and {}", rule.weight,
         rule.temperature);
@@ -100,8 +102,9 @@ Var distillation(const Var& z, const Var& w, const Tensor& targets, const Tensor
 
 // dz = (sigmoid(z) - t) / N.
 Var bce_with_logits(const Var& z, const Tensor& targets) {
-  check(z.shape() == targets.shape() && z.value().dtype() == targets.dtype() && targets.numel() > 0,
+  check(z.shape() == targets.shape() && targets.numel() > 0,
         "bce_with_logits: z {} and targets {} must agree, and not be empty", z.shape(), targets.shape());
+  check_alike("bce_with_logits", z.value(), targets);
   const Tensor losses = Tensor::like(targets), loss = Tensor::empty({1}, targets.dtype(), z.device());
   const double factor = 1.0 / static_cast<double>(targets.numel());
   Kernels& k = z.kernels();
@@ -114,8 +117,8 @@ Var bce_with_logits(const Var& z, const Tensor& targets) {
 
 // With u the upstream gradient of each row:  dlogits = u (p - onehot(target)), and dz and dw as above.
 Var token_losses(const Var& z, const Var& w, const Tensor& targets, std::int64_t vocab, std::int64_t chunk_bytes) {
-  check_shapes("cross_entropy", z.value(), w.value(), targets, vocab);
-  check_packed("token_losses", z, w, {z, w});
+  check_shapes("token_losses", z.value(), w.value(), targets, vocab);
+  check_weight("token_losses", z, w, {z, w});
   const Tensor losses = Tensor::empty({z.shape().rows()}, z.value().dtype(), z.device());
   Kernels& k = z.kernels();
   for_chunks(z.value(), w.value(), targets, chunk_bytes,

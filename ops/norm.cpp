@@ -9,6 +9,7 @@ void check_norm(const char* op, const Var& x, const Var& w, const Var& b) {
   const Shape channels{x.shape().last()};
   check(w.shape() == channels, "{}: x is {}, so w must be {}, not {}", op, x.shape(), channels, w.shape());
   check(!b || b.shape() == channels, "{}: x is {}, so b must be {}, not {}", op, x.shape(), channels, b.shape());
+  check_alike(op, x.value(), w.value(), b.value());
 }
 
 // What a kernel writes.
@@ -40,6 +41,7 @@ Var layernorm(const Var& x, const Var& w, const Var& b, float eps) {
 // Two steps on the tape: backward, layernorm adds its part where the gradient of the sum already is.
 SumAndNorm add_layernorm(const Var& x, const Var& y, const Var& w, const Var& b, float eps) {
   check(x.shape() == y.shape(), "add_layernorm: {} and {} differ", x.shape(), y.shape());
+  check_alike("add_layernorm", x.value(), y.value());
   check_norm("add_layernorm", x, w, b);
   const Norm norm(x.value());
   const Tensor sum = Tensor::like(x.value());

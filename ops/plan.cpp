@@ -1,3 +1,4 @@
+// Kernels that take the scratch memory of the real ones, count the FLOPs of products, and do nothing else.
 #include "ops/plan.h"
 
 #include <map>

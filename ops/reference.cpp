@@ -1,3 +1,4 @@
+// Shared with the kernels are the random numbers alone (core/philox.h).
 #include "ops/reference.h"
 
 #include <algorithm>

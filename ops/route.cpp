@@ -44,6 +44,7 @@ Var gated_scatter(const Var& h, const Tensor& index, const Var& z, const Var& o,
   check(o.shape() == Shape{index.dim(0), index.dim(1), h.shape().last()} && z.shape() == o.shape().with_last(1),
         "gated_scatter: h is {} and the index {}, so o must be ({}, {}, {}) and z that with 1 column, not {} and {}",
         h.shape(), index.shape(), index.dim(0), index.dim(1), h.shape().last(), o.shape(), z.shape());
+  check_alike("gated_scatter", h.value(), z.value(), o.value());
   const Tensor y = Tensor::like(h.value());
   Kernels& k = h.kernels();
   k.gated_scatter(y, h.value(), index, z.value(), o.value(), scale);

@@ -167,6 +167,20 @@ TEST_SUITE("autograd") {
     CHECK_FALSE(report.worst <= 1e-6);
   }
 
+  TEST_CASE("a NaN stays the worst, whatever is right after it") {
+    const Var x = leaf({2, 3}, 1), right = leaf({2}, 2);
+    const auto half_right = [&] {
+      return record("half_right", x.value().clone(), {x}, [dx = x.sink()](const Tensor& dy) {
+        const Into into = dx.into();
+        into.to.device().copy(into.to.raw(), dy.raw(), dy.bytes());
+        into.to.data<double>()[2] = std::numeric_limits<double>::quiet_NaN();
+      });
+    };
+    const GradReport report = gradcheck(half_right, {{"x", x}, {"right", right}});
+    CHECK(std::isnan(report.worst));
+    CHECK(test::contains(report.where, "x, element"));
+  }
+
   TEST_CASE("the check leaves the variables as they were, and takes f64 alone") {
     const Var x = leaf({2, 3}, 1);
     const Tensor before = x.value().clone();

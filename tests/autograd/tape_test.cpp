@@ -2,6 +2,7 @@
 #include "autograd/tape.h"
 
 #include <optional>
+#include <string>
 
 #include "ops/ops.h"
 #include "tests/support.h"
@@ -276,6 +277,42 @@ TEST_SUITE("autograd") {
     CHECK(test::same_bits(x.grad(), y.grad()));
   }
 
+  TEST_CASE("what backward begins at keeps its own gradient: in its place, or there is an error") {
+    const Tensor memory = numbers({99, 99});
+    const Var w = Var::parameter(numbers({1, 2}), memory);
+    Tape tape;
+    tape.backward(w, numbers({3, 4}));
+    CHECK(w.grad().raw() == memory.raw());
+    CHECK(test::values(memory) == std::vector<double>{3, 4});
+    CHECK(test::error_of([&] {
+            tape.backward(w, numbers({3, 4}));
+          }) == "backward: the output (2) has a gradient already");
+
+    const Var x = Var::leaf(numbers({1, 2}));
+    CHECK(test::contains(test::error_of([&] { differentiate([&] { return checkpoint([x] { return x; }) + x; }); }),
+                         "has a gradient already"));
+    CHECK(grad(x) == std::vector<double>{1, 1});
+  }
+
+  TEST_CASE("an observer sees operations until it dies, and then the one before it does") {
+    std::string seen;
+    const auto see = [&](const std::string& who) {
+      return [&seen, who](std::string_view op, const Tensor&) { seen += fmt::format("{}:{} ", who, op); };
+    };
+    const Var x(numbers({1, 2}));
+    {
+      const Observe outer(see("outer"));
+      scale(x, 2);
+      {
+        const Observe inner(see("inner"));
+        silu(x);
+      }
+      x + x;
+    }
+    scale(x, 2);
+    CHECK(seen == "outer:scale inner:silu outer:add ");
+  }
+
   TEST_CASE("noise under checkpoint() is drawn again, not anew") {
     const auto gradient = [](bool recompute) {
       const Var x = Var::leaf(randn({30}, 1));
@@ -292,6 +329,8 @@ TEST_SUITE("autograd") {
     CHECK(test::error_of([&] { tape.backward(constant, numbers({1})); }) ==
           "backward: the output depends on nothing that wants a gradient");
     CHECK(test::error_of([&] { tape.backward(leaf, numbers({1})); }) == "backward: the seed is (1), the output (2)");
+    CHECK(test::error_of([&] { tape.backward(leaf, randn({2}, 1, DType::f32)); }) ==
+          "backward: the seed is f32, the output f64");
     CHECK(test::error_of([&] {
             Var::parameter(numbers({1}), numbers({1, 2}));
           }) == "parameter: value (1) and gradient (2) differ");

@@ -290,6 +290,34 @@ TEST_SUITE("core") {
     CHECK(std::distance(fs::directory_iterator(dir.path), fs::directory_iterator()) == 2);  // out and link
   }
 
+  TEST_CASE("a directory takes nothing from a process that had our number and was killed") {
+    const TempDir dir;
+    const fs::path left = dir / fmt::format(".out.tmp-{}", getpid());
+    make_directories(left / "deep");
+    write_file(left / "deep/stale", "stale");
+    DirectoryWriter out(dir / "out");
+    write_file(out / "new", "new");
+    out.commit();
+    CHECK(read_file(dir / "out/new") == "new");
+    CHECK_FALSE(fs::exists(dir / "out/deep"));
+  }
+
+  TEST_CASE("where names cannot be exchanged, directories change places step by step, or stay where they are") {
+    const TempDir dir;
+    for (const char* name : {"a", "b", "aside"}) {
+      make_directories(dir / name);
+      write_file(dir / name / name, name);
+    }
+    detail::exchange_in_steps(dir / "a", dir / "b", dir / "aside");
+    CHECK(read_file(dir / "a/b") == "b");
+    CHECK(read_file(dir / "b/a") == "a");
+    CHECK_FALSE(fs::exists(dir / "aside"));
+    CHECK(contains(error_of([&] { detail::exchange_in_steps(dir / "none", dir / "b", dir / "aside"); }),
+                   (dir / "b").string() + ": cannot put in place: No such file or directory"));
+    CHECK(read_file(dir / "b/a") == "a");
+    CHECK_FALSE(fs::exists(dir / "aside"));
+  }
+
   TEST_CASE("make_directories makes parents and refuses a place below a file") {
     const TempDir dir;
     make_directories(dir / "a/b/c");

@@ -306,6 +306,19 @@ TEST_SUITE("core") {
     put(path, whole(one("F32", "[1]", "[0,4]"), 4));
     CHECK(contains(error_of([&] { Safetensors(path).read("a", Tensor::zeros({1}, DType::i32, cpu())); }),
                    "is F32, which cannot become i32"));
+    put(path, whole(one("F32", "[1,1]", "[0,4]"), 4));
+    CHECK(contains(error_of([&] {
+                     Safetensors(path).read("a", Tensor::zeros({1, 1}, DType::packed_int8, cpu()));
+                   }),
+                   "is F32, which cannot become packed int8"));
+  }
+
+  TEST_CASE("a packed tensor has no place in a file") {
+    const TempDir dir;
+    CHECK(error_of([&] {
+            write_safetensors(dir / "out", {{"w", Tensor::zeros({2, 3}, DType::packed_bf16, cpu())}});
+          }) == (dir / "out").string() + ": \"w\" is packed bf16, for which the format has no type");
+    CHECK_FALSE(fs::exists(dir / "out"));
   }
 
   TEST_CASE("a checkpoint that cannot be written leaves the old one") {

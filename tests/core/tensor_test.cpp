@@ -54,6 +54,9 @@ TEST_SUITE("core") {
     CHECK(Shape{3, 0}.numel() == 0);
     CHECK(fmt::format("{} {} {}", s, Shape{7}, Shape{}) == "(2, 3, 4) (7) ()");
     CHECK(error_of([] { Shape{1, 2, 3, 4, 5}; }) == "shape: rank 5 is above 4");
+    CHECK(Shape{}.last() == 1);
+    CHECK(error_of([] { Shape{}.with_last(2); }) == "shape: there is no extent -1 where there are 0");
+    CHECK(error_of([&] { s[-4]; }) == "shape: there is no extent -4 where there are 3");
   }
 
   TEST_CASE("views share memory, clones do not") {

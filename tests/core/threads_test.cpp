@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "core/files.h"
 #include "tests/support.h"
 
 namespace grt::test {
@@ -35,11 +32,6 @@ float chunked_sum(std::int64_t n, std::int64_t grain) {
   float total = 0;
   for (float p : partial) total += p;
   return total;
-}
-
-void put(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  std::ofstream(file) << text;
 }
 
 TEST_SUITE("core") {
@@ -197,35 +189,6 @@ TEST_SUITE("core") {
     CHECK(contains(error_of([] { set_thread_count(1 << 30); }), "not 1073741824"));
     CHECK(contains(error_of([] { parallel_for(8, 0, [](std::int64_t, std::int64_t) {}); }), "grain"));
     CHECK(thread_count() == 5);
-  }
-
-  TEST_CASE("allowed_cpus is between 1 and the number of CPUs") {
-    CHECK(allowed_cpus() >= 1);
-    CHECK(allowed_cpus() <= static_cast<int>(std::thread::hardware_concurrency()));
-  }
-
-  TEST_CASE("the smallest cgroup quota on the way to the root counts") {
-    const TempDir dir;
-    const std::string root = dir.path.string();
-    CHECK(std::isinf(detail::cgroup_cpus(root)));  // no /proc at all
-
-    put(dir / "proc/self/mountinfo",
-        "31 23 0:28 / /sys/fs/cgroup ro shared:9 - tmpfs tmpfs rw\n"
-        "30 25 0:26 / /sys/fs/cgroup/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
-        "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu rw,relatime shared:5 - cgroup cgroup rw,cpu,cpuacct\n");
-    put(dir / "proc/self/cgroup", "4:cpu,cpuacct:/docker/abc/job\n0::/user/run\n");
-    CHECK(std::isinf(detail::cgroup_cpus(root)));
-
-    put(dir / "sys/fs/cgroup/unified/user/run/cpu.max", "max 100000\n");
-    put(dir / "sys/fs/cgroup/unified/user/cpu.max", "350000 100000\n");
-    CHECK(detail::cgroup_cpus(root) == 3.5);
-
-    put(dir / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n");
-    put(dir / "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
-    CHECK(detail::cgroup_cpus(root) == 3.5);
-    put(dir / "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n");
-    put(dir / "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
-    CHECK(detail::cgroup_cpus(root) == 0.5);
   }
 }
 

@@ -171,6 +171,31 @@ TEST_SUITE("nn") {
     CHECK(test::contains(test::error_of([&] { cache.enter({2, 1}); }), "2 sequences, but it is one of 3"));
   }
 
+  TEST_CASE("what a cache does not have is refused") {
+    KvCache cache({.core = 1, .steps = 2}, KvStrategy::mean, 1, 1, 6, 4, DType::f32, test::cpu());
+    using test::error_of;
+    CHECK(error_of([&] { cache.length(1); }) == "key/value cache: sequence 1 of 1");
+    CHECK(error_of([&] { cache.forget(-1, 0); }) == "key/value cache: sequence -1 of 1");
+    CHECK(error_of([&] { cache.expect(2, 1); }) == "key/value cache: sequence 2 of 1");
+    const KvCache all({.core = 1, .steps = 2}, KvStrategy::full, 1, 1, 6, 4, DType::f32, test::cpu());
+    CHECK(error_of([&] { cache.copy_sequence(0, all, 0); }) ==
+          "key/value cache: 1 slots are not those of a cache with 2");
+    cache.enter({1, 3});
+    const std::vector<std::int32_t> beyond = {3};
+    CHECK(error_of([&] { cache.take(0, beyond); }) == "key/value cache: row 3 of 3 under way");
+  }
+
+  TEST_CASE("under a mean no token stops before the first step while others go on") {
+    KvCache cache({.core = 1, .steps = 2}, KvStrategy::mean, 1, 1, 6, 4, DType::f32, test::cpu());
+    cache.enter({1, 3});
+    const std::vector<std::int32_t> first = {0};
+    CHECK(test::error_of([&] { cache.halt(first, 0); }) ==
+          "key/value cache: 2 of 3 tokens stop before their first step");
+    cache.halt({}, 0);  // all of them
+    cache.leave();
+    CHECK(cache.length(0) == 3);
+  }
+
   TEST_CASE("a slot that gets some of the tokens has them side by side, and forgets those of later positions") {
     KvCache cache({.before = 2}, KvStrategy::full, 2, 1, 8, 4, DType::f32, test::cpu());
     cache.expect(0, 3);
