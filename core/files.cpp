@@ -1,9 +1,8 @@
-// Files by POSIX calls: what std::fstream does not offer is the reason of a failure, fsync and mmap.
+// Files by POSIX calls: what std::fstream does not offer is the reason of a failure, fsync and pread.
 #include "core/files.h"
 
 #include <fcntl.h>
 #include <stdio.h>  // renameat2
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -267,22 +266,5 @@ void OpenFile::read(std::uint64_t offset, void* to, std::size_t bytes) const {
     bytes -= static_cast<std::size_t>(n);
   }
 }
-
-MappedFile::MappedFile(const fs::path& path) {
-  std::uint64_t size = 0;
-  const Descriptor file(open_regular(path, size));
-  if (size == 0) return;
-  void* data = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file.fd, 0);
-  if (data == MAP_FAILED) fail_with_errno(path, "map into memory");
-  data_ = data;
-  size_ = static_cast<std::size_t>(size);
-}
-
-MappedFile::~MappedFile() {
-  if (data_) munmap(data_, size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 }  // namespace grt

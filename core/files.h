@@ -99,19 +99,4 @@ class OpenFile {
   int fd_ = -1;
 };
 
-// A file mapped read-only. An empty file gives an empty span. Throws Error for what is not a regular file.
-class MappedFile {
- public:
-  explicit MappedFile(const fs::path& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&&) = delete;
-
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-
- private:
-  void* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
 }  // namespace grt

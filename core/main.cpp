@@ -47,10 +47,12 @@ void flush_stdout() {
   check(flushed && !std::ferror(stdout) && std::cout.good(), "stdout: cannot write: {}", reason);
 }
 
+// One line, whatever names a file may have put into it: none that moves a terminal's cursor or fills its screen.
 void report(const char* program, std::string text) noexcept {
-  for (char& c : text) {
-    if (c == '\n' || c == '\r') c = ' ';
-  }
+  constexpr std::size_t kMost = 4096;
+  if (text.size() > kMost) text.replace(kMost / 2, text.size() - kMost, " ... ");
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
   std::fflush(stdout);                                      // what was said before comes before
   std::fprintf(stderr, "%s: %s\n", program, text.c_str());  // one write, which other processes' lines do not cut
 }
@@ -66,7 +68,7 @@ std::optional<int> attempt(const std::function<int()>& body, std::string& error)
   } catch (const std::bad_alloc&) {
     error = "out of memory";
   } catch (const std::exception& e) {
-    error = std::string("unexpected error: ") + e.what();
+    error = std::string(std::ferror(stdout) ? "stdout: " : "unexpected error: ") + e.what();  // fmt::print throws
   } catch (...) {
     error = "unexpected error of unknown type";
   }

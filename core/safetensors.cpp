@@ -2,6 +2,7 @@
 #include "core/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <span>
@@ -107,16 +108,19 @@ void check_cover(const std::map<std::string, SafetensorsEntry>& entries, std::ui
 }
 
 // The JSON text between the length and the data.
-std::string_view header_of(std::span<const std::byte> bytes, const std::string& file) {
-  check(bytes.size() >= kPrefix, "{}: has {} bytes, too few for a safetensors file", file, bytes.size());
+std::string header_of(const OpenFile& opened) {
+  const std::string file = opened.path().string();
+  check(opened.size() >= kPrefix, "{}: has {} bytes, too few for a safetensors file", file, opened.size());
+  std::array<std::uint8_t, kPrefix> prefix;
+  opened.read(0, prefix.data(), kPrefix);
   std::uint64_t length = 0;
-  for (std::size_t i = kPrefix; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(bytes[i]);
+  for (std::size_t i = kPrefix; i-- > 0;) length = length << 8 | prefix[i];
   check(length <= kMaxHeader, "{}: no safetensors file: its header length is {}, more than {}", file, length,
         kMaxHeader);
-  check(length <= bytes.size() - kPrefix, "{}: the header has {} bytes, but the file ends after {}", file, length,
-        bytes.size() - kPrefix);
-  const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + kPrefix,
-                                static_cast<std::size_t>(length));
+  check(length <= opened.size() - kPrefix, "{}: the header has {} bytes, but the file ends after {}", file, length,
+        opened.size() - kPrefix);
+  std::string header(static_cast<std::size_t>(length), '\0');
+  opened.read(kPrefix, header.data(), header.size());
   check(header.starts_with('{'), "{}: no safetensors file: its header does not begin with '{{'", file);
   return header;
 }
@@ -153,6 +157,36 @@ bool convert(const std::string& dtype, const std::byte* from, std::span<T> to) {
   return fill([&](std::size_t i) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(element<std::uint16_t>(from, i)) << 16);
   });
+}
+
+// Fills `to` with what stands at byte `begin`, converted from `dtype` to T. False if there is no such conversion.
+template <class T>
+bool read_converted(const OpenFile& file, std::uint64_t begin, const std::string& dtype, const Tensor& to) {
+  const std::size_t size = dtype == "F64" ? 8 : dtype == "F32" ? 4 : 2;  // of what can be converted
+  const auto count = static_cast<std::size_t>(to.numel());
+  std::vector<std::byte> stored;
+  std::vector<T> values;
+  if (!convert<T>(dtype, nullptr, values)) return false;
+  for (std::size_t i = 0; i < count; i += values.size()) {
+    values.resize(std::min(kBlock / sizeof(T), count - i));
+    stored.resize(values.size() * size);
+    file.read(begin + i * size, stored.data(), stored.size());
+    convert<T>(dtype, stored.data(), values);
+    to.device().copy(to.data<T>() + i, values.data(), values.size() * sizeof(T));
+  }
+  to.device().sync();
+  return true;
+}
+
+// Fills `to` with the bytes that stand at `begin`.
+void read_as_it_is(const OpenFile& file, std::uint64_t begin, const Tensor& to) {
+  std::vector<std::byte> block;
+  for (std::size_t i = 0; i < to.bytes(); i += block.size()) {
+    block.resize(std::min(kBlock, to.bytes() - i));
+    file.read(begin + i, block.data(), block.size());
+    to.device().copy(static_cast<std::byte*>(to.raw()) + i, block.data(), block.size());
+  }
+  to.device().sync();
 }
 
 // Of what is not packed.
@@ -209,10 +243,9 @@ void write_values(FileWriter& file, const Tensor& t) {
 
 Safetensors::Safetensors(fs::path path) : path_(std::move(path)), file_(path_) {
   const std::string file = path_.string();
-  const std::span<const std::byte> bytes = file_.bytes();
-  const std::string_view text = header_of(bytes, file);
+  const std::string text = header_of(file_);
   data_ = kPrefix + text.size();
-  const std::uint64_t data_size = bytes.size() - data_;
+  const std::uint64_t data_size = file_.size() - data_;
 
   const nlohmann::json header = parse_sorted_json(text, file);
   for (const auto& [name, value] : header.items()) {
@@ -241,24 +274,12 @@ void Safetensors::read(const std::string& name, const Tensor& to) const {
   for (int i = 0; same && i < shape.rank(); ++i) same = e.shape[static_cast<std::size_t>(i)] == shape[i];
   check(same, "{}: tensor {} must have shape {}, not {}", path_.string(), quoted(name), shape, extents_of(e.shape));
 
-  const std::byte* from = file_.bytes().data() + data_ + e.begin;
-  const auto copy_converted = [&]<class T>(T) {
-    std::vector<T> values(static_cast<std::size_t>(to.numel()));
-    if (!convert<T>(e.dtype, from, values)) return false;
-    to.device().copy(to.raw(), values.data(), to.bytes());
-    to.device().sync();
-    return true;
-  };
-  bool done = false;
-  if (e.dtype == stored_dtype(to.dtype()) && to.dtype() != DType::f64 && !is_packed(to.dtype())) {  // as it is
-    to.device().copy(to.raw(), from, to.bytes());
-    to.device().sync();
-    done = true;
-  } else if (to.dtype() == DType::f32) {
-    done = copy_converted(float{});
-  } else if (to.dtype() == DType::f64) {
-    done = copy_converted(double{});
-  }
+  const std::uint64_t at = data_ + e.begin;
+  const bool as_it_is = e.dtype == stored_dtype(to.dtype()) && to.dtype() != DType::f64 && !is_packed(to.dtype());
+  if (as_it_is) return read_as_it_is(file_, at, to);
+  const bool done = to.dtype() == DType::f32   ? read_converted<float>(file_, at, e.dtype, to)
+                    : to.dtype() == DType::f64 ? read_converted<double>(file_, at, e.dtype, to)
+                                               : false;
   check(done, "{}: tensor {} is {}, which cannot become {}", path_.string(), quoted(name), e.dtype,
         name_of(to.dtype()));
 }

@@ -22,7 +22,7 @@ struct SafetensorsEntry {
   std::uint64_t begin = 0, end = 0;  // bytes within the data section
 };
 
-// An open file, mapped. Every error is an Error that names the file, and the tensor where there is one.
+// An open file. Every error is an Error that names the file, and the tensor where there is one.
 class Safetensors {
  public:
   explicit Safetensors(fs::path path);
@@ -37,7 +37,7 @@ class Safetensors {
 
  private:
   fs::path path_;
-  MappedFile file_;
+  OpenFile file_;
   std::map<std::string, SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
   std::uint64_t data_ = 0;  // where the data section begins

@@ -213,16 +213,16 @@ TEST_SUITE("core") {
   TEST_CASE("only regular files are read, and a FIFO does not block") {
     const TempDir dir;
     REQUIRE(mkfifo((dir / "fifo").c_str(), 0600) == 0);
-    const auto map = [](const fs::path& p) { MappedFile{p}; };
+    const auto open_it = [](const fs::path& p) { OpenFile{p}; };
     for (const fs::path& path : {dir / "fifo", fs::path("/dev/zero")}) {
       const std::string expected = path.string() + ": a file is expected, this is a device, FIFO or socket";
       CHECK(error_of([&] { read_file(path); }) == expected);
-      CHECK(error_of([&] { map(path); }) == expected);
+      CHECK(error_of([&] { open_it(path); }) == expected);
     }
     const std::string directory = dir.path.string() + ": a file is expected, this is a directory";
     CHECK(error_of([&] { read_file(dir.path); }) == directory);
-    CHECK(error_of([&] { map(dir.path); }) == directory);
-    CHECK(error_of([&] { map(dir / "no"); }) == (dir / "no").string() + ": cannot open: No such file or directory");
+    CHECK(error_of([&] { open_it(dir.path); }) == directory);
+    CHECK(error_of([&] { open_it(dir / "no"); }) == (dir / "no").string() + ": cannot open: No such file or directory");
   }
 
   TEST_CASE("read_file keeps its limit and reads files that do not tell their size") {
@@ -234,19 +234,6 @@ TEST_SUITE("core") {
     CHECK(!read_file("/proc/self/status").empty());
     write_file(dir / "empty", "");
     CHECK(read_file(dir / "empty").empty());
-  }
-
-  TEST_CASE("a mapped file shows its bytes, also after it moved and was replaced") {
-    const TempDir dir;
-    write_file(dir / "f", "bytes");
-    MappedFile first(dir / "f");
-    const MappedFile file(std::move(first));
-    write_file(dir / "f", "other");
-    REQUIRE(file.bytes().size() == 5);
-    CHECK(std::string(reinterpret_cast<const char*>(file.bytes().data()), 5) == "bytes");
-    CHECK(first.bytes().empty());
-    write_file(dir / "empty", "");
-    CHECK(MappedFile(dir / "empty").bytes().empty());
   }
 
   TEST_CASE("a directory appears when it is committed, and leaves nothing when it is not") {

@@ -61,6 +61,9 @@ TEST_SUITE("core") {
     CHECK(error.code == 1);
     CHECK(error.out == "before\n");
     CHECK(error.err == "tool: file: line 1 line 2\n");
+    const Seen named = run_body([]() -> int { fail("{}", "\x1b[31mred\ttensor\x7f" + std::string(1 << 21, 'n')); });
+    CHECK(named.err.starts_with("tool: ?[31mred tensor?nnn"));
+    CHECK(named.err.size() < 5000);
     CHECK(run_body([]() -> int { throw std::bad_alloc(); }).err == "tool: out of memory\n");
     CHECK(run_body([]() -> int { throw std::logic_error("x"); }).err == "tool: unexpected error: x\n");
     const Seen strange = run_body([]() -> int { throw 7; });
@@ -99,6 +102,10 @@ TEST_SUITE("core") {
     const Seen closed = run_body(print, "none");
     CHECK(closed.code == 1);
     CHECK(contains(closed.err, "tool: stdout: cannot write: "));
+    const Seen long_one = run_body([] { return fmt::print("{}", std::string(1 << 20, 'x')), 0; }, "/dev/full");
+    CHECK(long_one.code == 1);
+    CHECK(contains(long_one.err, "tool: stdout: "));
+    CHECK(contains(long_one.err, "No space left on device"));
     CHECK(run_body([] { return 0; }, "/dev/full").code == 0);
   }
 

@@ -313,6 +313,16 @@ TEST_SUITE("core") {
                    "is F32, which cannot become packed int8"));
   }
 
+  TEST_CASE("a file that becomes shorter while it is open is an error") {
+    const TempDir dir;
+    const fs::path path = dir / "t.safetensors";
+    write_safetensors(path, {{"a", Tensor::zeros({1 << 20}, DType::f32, cpu())}});
+    const Safetensors file(path);
+    fs::resize_file(path, 1 << 16);
+    for (const DType dtype : {DType::f32, DType::f64})
+      CHECK(contains(error_of([&] { file.read("a", Tensor::zeros({1 << 20}, dtype, cpu())); }), ": ends at byte"));
+  }
+
   TEST_CASE("a packed tensor has no place in a file") {
     const TempDir dir;
     CHECK(error_of([&] {
