@@ -45,6 +45,13 @@ std::unique_ptr<LanguageModel> allocated(const Json& config, const std::string& 
   return model;
 }
 
+// A flag may say nothing else than what the file says of its model.
+void check_kept(const Json& config, const Json& stored, const std::string& where) {
+  for (const char* key : {"architecture", "context_length", "d_model", "n_layers", "n_heads", "bias", "gelu"})
+    check(config[key] == stored[key], "{}: {} is {}, and cannot become {}", where, key, stored[key].dump(),
+          config[key].dump());
+}
+
 void print_prefixes(const TensorFiles& files) {
   for (const std::string& prefix : files.prefixes()) fmt::print("names: without the prefix \"{}\"\n", prefix);
 }
@@ -52,12 +59,15 @@ void print_prefixes(const TensorFiles& files) {
 Imported from_huggingface(const fs::path& in, const ModelFlags& flags, Device& device) {
   const std::string where = (in / "config.json").string();
   const Json theirs = read_json(where);
-  Json config = config_from_huggingface(theirs, where);
+  const Json stored = config_from_huggingface(theirs, where);
+  Json config = stored;
   flags.apply(config);
+  check_kept(config, stored, where);
   const TensorFiles files(in);
   const auto declared = make_model(config, where);
   const Origins origins = huggingface_origins(declared->params());
-  check_origins(declared->params(), files, origins, is_huggingface_buffer);
+  check_origins(declared->params(), files, origins,
+                [&](const std::string& name) { return is_huggingface_buffer(name, config["n_layers"]); });
   check(theirs.value("tie_word_embeddings", Json(true)) != Json(false) || files.find("lm_head.weight"),
         "{}: tie_word_embeddings is false, but {} has no lm_head.weight", where, files.where());
   auto model = allocated(config, where, device);
@@ -107,10 +117,10 @@ Imported from_llmc(const fs::path& in, const ModelFlags& flags, Device& device) 
   const LlmcFile file(in);
   Json config = file.config();
   flags.apply(config);
-  for (const char* key :
-       {"architecture", "padded_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "bias", "gelu"})
-    check(config[key] == file.config()[key], "{}: {} is {}, and cannot become {}", in.string(), key,
-          file.config()[key].dump(), config[key].dump());
+  check_kept(config, file.config(), in.string());
+  check(config["padded_vocab_size"] == file.config()["padded_vocab_size"],
+        "{}: padded_vocab_size is {}, and cannot become {}", in.string(), file.config()["padded_vocab_size"].dump(),
+        config["padded_vocab_size"].dump());
   check(config["vocab_size"] <= file.config()["vocab_size"], "{}: vocab_size is {}, and cannot become {}", in.string(),
         file.config()["vocab_size"].dump(), config["vocab_size"].dump());
   Imported imported{allocated(config, in.string(), device)};

@@ -116,8 +116,10 @@ Origins huggingface_origins(const Params& params) {
   return origins;
 }
 
-bool is_huggingface_buffer(const std::string& name) {
-  return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+bool is_huggingface_buffer(const std::string& name, int layers) {
+  for (int i = 0; i < layers; ++i)
+    if (name == fmt::format("h.{}.attn.bias", i) || name == fmt::format("h.{}.attn.masked_bias", i)) return true;
+  return false;
 }
 
 std::unique_ptr<LanguageModel> without_written_biases(std::unique_ptr<LanguageModel> model, const Json& theirs) {

@@ -14,7 +14,7 @@ Json config_from_huggingface(const Json& theirs, const std::string& where);
 
 // Where our parameters are in such a folder, and which of its tensors are buffers: causal masks.
 Origins huggingface_origins(const Params& params);
-bool is_huggingface_buffer(const std::string& name);
+bool is_huggingface_buffer(const std::string& name, int layers);
 
 // A model that was written without biases has zeros there: gives it back as it was. `theirs`: its config.json.
 std::unique_ptr<LanguageModel> without_written_biases(std::unique_ptr<LanguageModel> model, const Json& theirs);

@@ -264,6 +264,14 @@ TEST_SUITE("tools") {
                      f.tensors.push_back({"score.weight", randn({2, 40}, 1, DType::f32)});
                    }),
                    "1 tensor belongs to no part of the model: score.weight (2, 40)"));
+    for (const std::string name : {"transformer.h.9.attn.bias", "transformer.h.0.foo.attn.bias"})  // no layer's mask
+      CHECK(contains(error([&](Folder& f) {
+                       f.tensors.push_back({name, Tensor::zeros({1}, DType::f32, cpu())});
+                     }),
+                     "1 tensor belongs to no part of the model: " + name));
+    Folder().write(dir / "contradicted");
+    for (const auto& [flag, value] : {std::pair{"--n-heads", "1"}, {"--gelu", "erf"}})
+      CHECK(contains(refused("hf", "grt", dir / "contradicted", dir / "out", {flag, value}), "and cannot become"));
     CHECK(contains(error([](Folder& f) { f.config["n_layer"] = 1; }),
                    "12 tensors belong to no part of the model: transformer.h.1.attn.c_attn.bias (120)"));
     CHECK(contains(error([](Folder& f) {
