@@ -21,11 +21,9 @@ namespace {
 // A shell command that gives this run again, with --resume.
 std::string resume_command(const TrainConfig& config, int argc, char** argv) {
   std::string command;
-  bool resumes = false;
   for (int i = 0; i < argc; ++i) {
     std::string word = argv[i];
-    if (word.starts_with("--overwrite")) continue;
-    resumes |= word.starts_with("--resume");
+    if (word.starts_with("--overwrite") || word.starts_with("--resume")) continue;
     if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@") !=
             word.npos ||
         word.empty()) {
@@ -35,7 +33,7 @@ std::string resume_command(const TrainConfig& config, int argc, char** argv) {
     command += (i ? " " : "") + word;
   }
   if (config.overwrite && !config.config.empty()) command += " --overwrite=false";  // that file may say true
-  return resumes ? command : command + " --resume";
+  return command + " --resume";
 }
 
 struct Run {
@@ -70,6 +68,7 @@ void take_over(Run& run, const Flags& flags) {
   check(!c.overwrite, "--resume and --overwrite exclude each other");
   check(!is_checkpoint(c.out), "--out {}: is a checkpoint; a run goes on in the directory that holds its checkpoints",
         c.out);
+  pointed_to(c.out, "best");  // or its error: the next save would read it
   run.checkpoint = resolve_checkpoint(c.out);
   run.start = load_trainer_state(run.checkpoint);
   const Json& saved = run.start.flags;
@@ -80,9 +79,14 @@ void take_over(Run& run, const Flags& flags) {
           to_text(before), to_text(value));
   }
   if (flags.given("teacher")) c.teacher = teacher_checkpoint(c.teacher, saved);
-  std::vector<std::string> changes = restore_values(c, saved, flags);
-  for (const std::string& change : restore_values(run.device, run.start.flags, flags)) changes.push_back(change);
-  if (const auto it = run.start.flags.find("model-flags"); it != run.start.flags.end()) run.model_flags.restore(*it);
+  const std::string where = (run.checkpoint / "trainer.json").string();
+  std::vector<std::string> changes = restore_values(c, saved, where, flags);
+  for (const std::string& change : restore_values(run.device, saved, where, flags)) changes.push_back(change);
+  if (const auto it = saved.find("model-flags"); it != saved.end()) {
+    check(it->is_object() && std::all_of(it->begin(), it->end(), [](const Json& v) { return v.is_string(); }),
+          "{}: flags.model-flags must be an object of texts, not {}", where, to_text(*it).substr(0, 100));
+    run.model_flags.restore(*it);
+  }
   for (const std::string& change : changes) fmt::print("{}\n", change);
 }
 

@@ -15,16 +15,6 @@ std::vector<NamedTensor> flat_parts(const Params& params, const Tensor& block, c
   return parts;
 }
 
-std::string pointer(const fs::path& out, const char* name) {
-  std::error_code ignored;
-  if (!fs::exists(out / name, ignored)) return {};
-  std::string text = read_file(out / name, 4096);
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  check(step_number(text).has_value(), "{}: must hold the name of a step directory, not \"{}\"", (out / name).string(),
-        text);
-  return text;
-}
-
 std::string trainer_json(const TrainerState& state) {
   Json json{
       {"step", state.step}, {"tokens", state.tokens}, {"sequences", state.sequences}, {"validated", state.validated}};
@@ -49,7 +39,7 @@ void check_tied_head(const Safetensors& file, const Param& wte, const Tensor& va
 }
 
 void remove_old(const fs::path& out, const std::string& newest, int keep) {
-  const std::string best = pointer(out, "best");
+  const std::string best = pointed_to(out, "best");
   std::vector<std::string> steps;
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
@@ -79,6 +69,16 @@ std::optional<std::int64_t> step_number(const std::string& name) {
   return error == std::errc{} && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
 }
 
+std::string pointed_to(const fs::path& out, const char* name) {
+  std::error_code ignored;
+  if (!fs::exists(out / name, ignored)) return {};
+  std::string text = read_file(out / name, 4096);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  check(step_number(text).has_value(), "{}: must hold the name of a step directory, not \"{}\"", (out / name).string(),
+        text);
+  return text;
+}
+
 bool is_checkpoint(const fs::path& directory) {
   std::error_code ignored;
   return fs::is_regular_file(directory / "config.json", ignored) &&
@@ -90,7 +90,7 @@ fs::path resolve_checkpoint(const fs::path& where) {
   check(fs::is_directory(where, ignored),
         "{}: not a directory; a checkpoint is a directory with config.json and model.safetensors", where.string());
   if (is_checkpoint(where)) return where;
-  const std::string latest = pointer(where, "latest");
+  const std::string latest = pointed_to(where, "latest");
   check(!latest.empty(),
         "{}: holds neither config.json and model.safetensors nor a file `latest` that names a checkpoint",
         where.string());
@@ -184,8 +184,8 @@ TrainerState load_trainer_state(const fs::path& checkpoint) {
     return value;
   };
   const auto count = [&](const char* key) {
-    const auto fits = [](const Json& v) { return v.is_number_integer() && v.get<std::int64_t>() >= 0; };
-    return entry(key, "a whole number from 0 on", fits).get<std::int64_t>();
+    const auto fits = [](const Json& v) { return v.is_number_unsigned() && v.get<std::uint64_t>() <= 1ull << 53; };
+    return entry(key, "a whole number from 0 to 2^53", fits).get<std::int64_t>();
   };
   TrainerState state;
   state.step = count("step");

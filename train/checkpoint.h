@@ -13,6 +13,9 @@
 
 namespace grt {
 
+// The step directory that the file OUT/NAME, `latest` or `best`, names; empty where there is no such file.
+std::string pointed_to(const fs::path& out, const char* name);
+
 bool is_checkpoint(const fs::path& directory);  // does it hold config.json and model.safetensors?
 
 // The directory with config.json and model.safetensors that a checkpoint argument means: OUT (its `latest`),

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "core/flags.h"
 #include "models/depth.h"
@@ -105,8 +106,12 @@ std::vector<int> parse_depths(const std::string& text, const LanguageModel& mode
 namespace detail {
 template <class T>
 void take_value(const Json& from, T& value) {
-  if (std::is_integral_v<T> && !std::is_same_v<T, bool> && !from.is_number_integer())
-    throw Json::type_error::create(302, "not a whole number", &from);
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    const bool fits = from.is_number_unsigned()
+                          ? std::in_range<T>(from.get<std::uint64_t>())
+                          : from.is_number_integer() && std::in_range<T>(from.get<std::int64_t>());
+    if (!fits) throw Json::type_error::create(302, "not a whole number of this type", &from);
+  }
   value = from.get<T>();
 }
 template <class T>
@@ -116,10 +121,11 @@ void take_value(const Json& from, std::optional<T>& value) {
 }
 }  // namespace detail
 
-// Takes over the values a run was saved with for the flags that are not given now. Returns a line for each flag that is
-// given with another value: "--lr: 0.001 replaces 0.0006".
+// Takes over the values a run was `saved` with, in the file `where`, for the flags that are not given now. Returns a
+// line for each flag that is given with another value: "--lr: 0.001 replaces 0.0006".
 template <class Config>
-std::vector<std::string> restore_values(Config& config, const Json& saved, const Flags& flags) {
+std::vector<std::string> restore_values(Config& config, const Json& saved, const std::string& where,
+                                        const Flags& flags) {
   std::vector<std::string> changes;
   const Json now = values_of(config);
   config.fields([&](const char* name, auto& value, const char*) {
@@ -129,7 +135,7 @@ std::vector<std::string> restore_values(Config& config, const Json& saved, const
       try {
         detail::take_value(*it, value);
       } catch (const Json::exception&) {
-        fail("trainer.json: flags.{} has the value {}, which is of another type", name, it->dump());
+        fail("{}: flags.{} has the value {}, which is none of its type", where, name, to_text(*it).substr(0, 100));
       }
     } else if (now[name] != *it) {
       changes.push_back(fmt::format("--{}: {} replaces {}", name, to_text(now[name]), to_text(*it)));

@@ -16,12 +16,21 @@ std::string csv_row(const Json& record) {
   std::string row;
   for (const char* column : kColumns) {
     if (column != kColumns[0]) row += ',';
-    if (const auto it = record.find(column); it != record.end() && !it->is_null()) row += it->dump();
+    if (const auto it = record.find(column); it != record.end() && it->is_number()) row += it->dump();
   }
   return row;
 }
 
 std::string csv_header() { return fmt::format("{}", fmt::join(kColumns, ",")); }
+
+// The record of a line; null if it is none.
+Json record_of(const std::string& line) {
+  try {
+    return parse_json(line, "train.jsonl");
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
 
 std::string kept_lines(const fs::path& path, std::int64_t step) {
   std::error_code ignored;
@@ -30,9 +39,9 @@ std::string kept_lines(const fs::path& path, std::int64_t step) {
   std::string kept, line;
   while (std::getline(lines, line)) {
     if (lines.eof()) break;  // no newline: half a line
-    const Json record = Json::parse(line, nullptr, false);
-    if (record.is_discarded() || !record.contains("step") || !record["step"].is_number_integer()) continue;
-    if (record["step"].get<std::int64_t>() <= step) kept += line + "\n";
+    const Json record = record_of(line);
+    if (!record.is_object() || !record.contains("step") || !record["step"].is_number_unsigned()) continue;
+    if (record["step"].get<std::uint64_t>() <= static_cast<std::uint64_t>(step)) kept += line + "\n";
   }
   return kept;
 }
@@ -44,7 +53,7 @@ RunLog::RunLog(const fs::path& out, std::int64_t step) : json_path_(out / "train
   write_file(json_path_, kept);
   std::string rows = csv_header() + "\n";
   std::istringstream lines(kept);
-  for (std::string line; std::getline(lines, line);) rows += csv_row(Json::parse(line)) + "\n";
+  for (std::string line; std::getline(lines, line);) rows += csv_row(record_of(line)) + "\n";
   write_file(csv_path_, rows);
 
   for (auto [path, file] : {std::pair{&json_path_, &json_}, std::pair{&csv_path_, &csv_}}) {

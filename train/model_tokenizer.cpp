@@ -1,5 +1,7 @@
 #include "train/model_tokenizer.h"
 
+#include <algorithm>
+
 #include "core/files.h"
 
 namespace grt {
@@ -13,11 +15,17 @@ std::unique_ptr<Tokenizer> model_tokenizer(const BackboneConfig& config, const s
 }
 
 std::vector<std::uint16_t> encode_file(const Tokenizer& tokenizer, const std::string& file) {
-  const MappedFile text(file);
+  constexpr std::size_t kBlock = std::size_t{1} << 20;
+  const OpenFile text(file);
   std::vector<std::uint16_t> ids{static_cast<std::uint16_t>(tokenizer.end_of_document())};
   Encoder encoder(tokenizer, SpecialText::ordinary,
                   [&](std::span<const int> part) { ids.insert(ids.end(), part.begin(), part.end()); });
-  encoder.feed({reinterpret_cast<const char*>(text.bytes().data()), text.bytes().size()});
+  std::string block;
+  for (std::uint64_t begin = 0; begin < text.size(); begin += block.size()) {
+    block.resize(std::min<std::uint64_t>(kBlock, text.size() - begin));
+    text.read(begin, block.data(), block.size());
+    encoder.feed(block);
+  }
   encoder.finish();
   return ids;
 }

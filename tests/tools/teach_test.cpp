@@ -228,6 +228,17 @@ TEST_SUITE("tools") {
       REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
       return outcome.out;
     };
+    const fs::path state = dir / "out/step-00000002/trainer.json";
+    const Json good = read_json(state.string());
+    for (const auto& [flag, value] : {std::pair<const char*, Json>{"keep", 4294967298}, {"seed", -1}, {"steps", 1.5}}) {
+      Json wrong = good;
+      wrong["flags"][flag] = value;
+      write_file(state, wrong.dump());
+      const Outcome outcome = run_tool("train", {"--out", (dir / "out").string(), "--resume", "--lr", "1e-3"});
+      CHECK(outcome.code == 1);
+      CHECK(contains(outcome.err, fmt::format("step-00000002/trainer.json: flags.{} has the value", flag)));
+    }
+    write_file(state, good.dump());
     const std::string same = resumed("3", {});
     CHECK(!contains(same, "other tokens"));
     CHECK(!contains(same, "forgotten"));

@@ -153,11 +153,12 @@ TEST_SUITE("train") {
       return error_of([&] { load_trainer_state(dir / "step-00000012"); });
     };
     const std::string name = file.string() + ": ";
-    CHECK(error_with("step", "x") == name + "step must be a whole number from 0 on, not \"x\"");
-    CHECK(error_with("tokens", -1) == name + "tokens must be a whole number from 0 on, not -1");
-    CHECK(error_with("validated", 1.5) == name + "validated must be a whole number from 0 on, not 1.5");
+    CHECK(error_with("step", "x") == name + "step must be a whole number from 0 to 2^53, not \"x\"");
+    CHECK(error_with("tokens", -1) == name + "tokens must be a whole number from 0 to 2^53, not -1");
+    CHECK(error_with("validated", 1.5) == name + "validated must be a whole number from 0 to 2^53, not 1.5");
     CHECK(error_with("sequences", Json(Json::value_t::discarded)) ==
-          name + "sequences must be a whole number from 0 on, not null");
+          name + "sequences must be a whole number from 0 to 2^53, not null");
+    CHECK(contains(error_with("tokens", std::numeric_limits<std::int64_t>::max()), "tokens must be a whole number"));
     CHECK(error_with("flags", 3) == name + "flags must be an object, not 3");
     CHECK(error_with("best_val_loss", "low") == name + "best_val_loss must be a number or null, not \"low\"");
     CHECK(error_with("step", 13) == name + "step is 13, but that of its directory is 12");

@@ -48,6 +48,16 @@ TEST_SUITE("train") {
     CHECK(test::contains(read_file(dir / "train.csv"), "3,4.5,,,,,,,,\n4,9.0,,,,,,,,\n"));
   }
 
+  TEST_CASE("what is no record of a step is left out of a log that goes on") {
+    const test::TempDir dir;
+    constexpr std::size_t kDeep = 300000;  // would overflow the stack
+    const std::string good = "{\"step\":1,\"loss\":1.5}\n", deep = std::string(kDeep, '[') + std::string(kDeep, ']');
+    write_file(dir / "train.jsonl", good + "{\"step\":1,\"loss\":" + deep + "}\n" + deep + "\n7\n[1]\n{\"step\":-1}\n" +
+                                        "{\"step\":18446744073709551615}\n{\"loss\":1}\n\"step\"\n");
+    RunLog log(dir.path, 3);
+    CHECK(read_file(dir / "train.jsonl") == good);
+  }
+
   TEST_CASE("a directory with an earlier run is refused, or emptied of that run alone") {
     const test::TempDir dir;
     claim_directory(dir / "new/run", false);
