@@ -126,7 +126,8 @@ KvCache LanguageModel::make_cache(std::int64_t batch, std::int64_t capacity, int
 std::unique_ptr<LanguageModel> make_model(const Json& json, const std::string& where) {
   check(json.is_object(), "{}: a model configuration must be a JSON object", where);
   const auto it = json.find("architecture");
-  check(it != json.end() && it->is_string(), "{}: the key \"architecture\" is missing: {}", where, kArchitectures);
+  check(it != json.end(), "{}: the key \"architecture\" is missing: {}", where, kArchitectures);
+  check(it->is_string(), "{}: architecture must be {}, not {}", where, kArchitectures, to_text(*it).substr(0, 100));
   const std::string architecture = it->get<std::string>();
   if (architecture == "dense") return std::make_unique<Dense>(read_config<DenseConfig>(json, where));
   if (architecture == "grt") return std::make_unique<Grt>(read_config<GrtConfig>(json, where));

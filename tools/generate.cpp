@@ -126,13 +126,14 @@ std::vector<int> prompt_of_line(const std::string& line, const std::string& wher
   const Json json = parse_json(line, where);
   const bool one = json.is_object() && json.size() == 1;
   if (one && json.contains("text") && json["text"].is_string()) return encoded(config, json["text"]);
-  const auto whole = [](const Json& id) { return id.is_number_integer() && id >= -1 && id <= 1 << 30; };
+  const auto whole = [](const Json& id) { return id.is_number_integer(); };
   check(one && json.contains("ids") && json["ids"].is_array() &&
             std::all_of(json["ids"].begin(), json["ids"].end(), whole),
         "{}: expected {{\"text\": ...}} or {{\"ids\": [...]}}, got {}", where, to_text(json).substr(0, 100));
-  const std::vector<int> ids = json["ids"];
-  check_ids(ids, where, config);
-  return ids;
+  for (const Json& id : json["ids"])
+    check(id >= 0 && id < config.vocab_size, "{}: id {} is outside [0, {}), the model's vocabulary", where, id.dump(),
+          config.vocab_size);
+  return json["ids"];
 }
 
 std::vector<std::vector<int>> prompts_of(const Options& options, const BackboneConfig& config) {

@@ -14,6 +14,7 @@
 #include "train/data.h"
 #include "train/device.h"
 #include "train/host.h"
+#include "train/optimizer.h"
 
 namespace grt {
 namespace {
@@ -197,8 +198,11 @@ int write_gradients(const Options& options, Device& device, DType dtype) {
     const T one = 1;
     return Tensor::from<T>({1}, std::span(&one, 1), device);
   });
+  check(std::isfinite(value), "{}: the loss is {}; {}", data.name(), value, blame_weights(params));
   tape.backward(loss, seed);
   params.complete_gradients();
+  const std::string bad = first_bad_gradient(params);
+  check(bad.empty(), "{}", bad);
 
   std::vector<NamedTensor> gradients;
   for (const Param& p : params.all()) gradients.push_back({p.name, p.var.grad()});

@@ -219,6 +219,9 @@ Json inspect(const Options& options) {
   std::error_code ignored;
   if (!options.model && fs::is_directory(name, ignored)) return inspect_checkpoint(name, options);
   if (!options.model && fs::path(name).extension() == ".safetensors") return inspect_file(name, options);
+  for (const char* pickled : {".pt", ".pth", ".ckpt", ".pkl"})
+    check(options.model || fs::path(name).extension() != pickled,
+          "{}: pickled weights are not read: save them as safetensors", name);
   Json all = inspect_model(make_model(find_model(name), name), options);
   print_model(all, options.kv);
   return all;

@@ -99,6 +99,23 @@ TEST_SUITE("tools") {
     CHECK_FALSE(std::filesystem::exists(dir / "g.safetensors"));
   }
 
+  TEST_CASE("gradcheck writes no gradients of a loss that is none") {
+    const test::TempDir dir;
+    const std::filesystem::path good = test::oracle("dense");
+    const auto model = test::oracle_model("dense");
+    std::vector<NamedTensor> tensors;
+    for (const Param& p : model->params().all()) tensors.push_back({p.name, p.var.value().clone()});
+    tensors.back().tensor.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    std::filesystem::create_directories(dir / "bad");
+    write_safetensors(dir / "bad/model.safetensors", tensors);
+    for (const char* file : {"config.json", "tokens.bin"}) std::filesystem::copy_file(good / file, dir / "bad" / file);
+    const test::Outcome o = run_tool("gradcheck", write_arguments(dir / "bad", dir / "g.safetensors"));
+    CHECK(o.code == 1);
+    CHECK(contains(o.err, "tokens.bin: the loss is nan; "));
+    CHECK(contains(o.err, tensors.back().name));
+    CHECK_FALSE(std::filesystem::exists(dir / "g.safetensors"));
+  }
+
   TEST_CASE("the gradients of a batch are those of the reference") {
     for (const std::string& name : test::kOracleModels) {
       CAPTURE(name);

@@ -188,6 +188,7 @@ TEST_SUITE("tools") {
       return (dir / name).string();
     };
     write_file(dir / "short.safetensors", "1234");
+    write_file(dir / "weights.pt", "PK");
     struct Row {
       std::vector<std::string> arguments;
       std::string says;
@@ -209,6 +210,7 @@ TEST_SUITE("tools") {
         {{"--model", "gpt2-small", "--depth", "13"}, "depth 13: this model has exits at 1..12"},
         {{"--model", "gpt2-small", "--context", "1025"}, "--context: must be 1..1024"},
         {{(oracle("grt") / "model.safetensors").string(), "--kv"}, "--kv, --depth, --context: "},
+        {{(dir / "weights.pt").string()}, "weights.pt: pickled weights are not read: save them as safetensors"},
         {{"--tables", "--depth", "3"}, "--kv, --depth, --context: "},
     };
     for (const Row& row : rows) {

@@ -84,7 +84,8 @@ TEST_SUITE("tools") {
     const Words words = study(dir, {"--steps", "3", "--seeds", "1"});
     Running interrupted(script(), words);
     const fs::path log = dir / "out/nano/dense-nano-steps3-seed1/train.jsonl";
-    while (!fs::exists(log) || fs::file_size(log) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int wait = 0; wait < 60000 && (!fs::exists(log) || fs::file_size(log) == 0); ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     interrupted.signal(SIGTERM);
     const Outcome stopped = interrupted.wait();
     CHECK(stopped.code == 128 + SIGTERM);

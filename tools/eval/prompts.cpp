@@ -56,6 +56,9 @@ Options read_options(const TaskLine& line, const char* key) {
 int index_of_answer(const Options& options, const TaskLine& line) {
   const std::string key = line.text("answerKey");
   const auto it = std::find(options.labels.begin(), options.labels.end(), left_stripped(key));
+  for (auto label = options.labels.begin(); label != options.labels.end(); ++label)
+    check(std::find(options.labels.begin(), label, *label) == label, "{}: two choices have the label \"{}\"",
+          line.where, *label);
   check(it != options.labels.end(), "{}: answerKey \"{}\" is none of the labels", line.where, key);
   return static_cast<int>(it - options.labels.begin());
 }

@@ -135,6 +135,8 @@ TaskDocuments read_task(const Task& task, const std::string& directory, std::int
     result.documents.push_back(task.read({json, where}));
   }
   check(!result.documents.empty(), "{}: there are no documents", file.string());
+  check(labels.empty() || static_cast<std::int64_t>(labels.size()) == result.in_file,
+        "{}: has {} documents, but there are {} labels beside it", file.string(), result.in_file, labels.size());
   return result;
 }
 

@@ -161,6 +161,10 @@ TEST_SUITE("tools") {
     REQUIRE(piqa.documents.size() == 2);
     CHECK(piqa.documents[0].gold == 1);
     CHECK(piqa.documents[1].gold == 0);
+    for (const char* labels : {"1\n", "1\n0\n1\n"}) {  // of another split
+      write_file(dir / "physicaliqa-train-dev/dev-labels.lst", labels);
+      CHECK(contains(error_of([&] { read_task(task_named("piqa"), dir.path.string(), 0); }), " label"));
+    }
 
     write_file(dir / "lambada_test_plain_text.txt", "he said \"no\" to tom\nshe left\n");
     const TaskDocuments lambada = read_task(task_named("lambada_standard"), dir.path.string(), 1);
@@ -238,6 +242,8 @@ TEST_SUITE("tools") {
         {"arc_easy", R"({"question": "q", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"})",
          "answerKey \"B\" is none of the labels"},
         {"arc_easy", R"({"question": "q", "choices": {"text": ["a"], "label": []}, "answerKey": "A"})", "0 labels"},
+        {"arc_easy", R"({"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "A"]}, "answerKey": "A"})",
+         "two choices have the label \"A\""},
         {"hellaswag", R"({"activity_label": "A", "ctx_a": "b", "ctx_b": "c", "endings": [1], "label": 0})",
          "endings must hold strings, not 1"},
         {"hellaswag", R"({"activity_label": "A", "ctx_a": "b", "ctx_b": "c", "endings": "xyz", "label": 0})",
