@@ -24,7 +24,7 @@ struct Backbone {
   BlockConfig block(int applications) const;
 };
 
-// FLOPs of one block and of the head, per token, by the two ways of counting in models/model.h.
+// FLOPs of one block, per token, by the two ways of counting in models/model.h.
 double block_flops_paper(const BackboneConfig& c, std::int64_t context);
 double block_flops_executed(const BackboneConfig& c, std::int64_t context);
 

@@ -101,6 +101,7 @@ void RrtConfig::complete(const std::string& where) {
   RecurrentConfig::complete(where);
   in_range(where, "lora_rank", lora_rank, 1, d_model);
   not_negative(where, "lora_alpha", lora_alpha);
+  if (lora_alpha == 0) lora_alpha = 2.0 * lora_rank;
 }
 
 void OuroConfig::complete(const std::string& where) {

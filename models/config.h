@@ -119,13 +119,13 @@ struct MorConfig : RecurrentConfig {
 
 struct RrtConfig : RecurrentConfig {
   int lora_rank = 8;
-  double lora_alpha = 16;
+  double lora_alpha = 0;  // 0: 2 rho
 
   template <class V>
   void fields(V&& v) {
     RecurrentConfig::fields(v);
     v("lora_rank", lora_rank, "rho, rank of each recurrence's own part of a weight");
-    v("lora_alpha", lora_alpha, "that part is multiplied by alpha / rho");
+    v("lora_alpha", lora_alpha, "that part is multiplied by alpha / rho; 0: alpha is 2 rho");
   }
   void complete(const std::string& where);
 };

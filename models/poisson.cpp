@@ -16,8 +16,8 @@ Poisson::Poisson(const PoissonConfig& config) : RecurrentModel(config), config_(
 Tensor Poisson::initial_state(const Shape& shape, const Pass& pass) const {
   const DType dtype = params_.values().dtype();
   if (config_.initial_state == "zero") return Tensor::zeros(shape, dtype, device());
-  const NoiseKey key = pass.noise(kInitialState);
-  if (pass.training) return truncated_normal(shape, kInitialStd, key, 0, dtype, device());
+  if (pass.training) return truncated_normal(shape, kInitialStd, pass.noise(kInitialState), 0, dtype, device());
+  const NoiseKey key{pass.key.seed, 0, kInitialState};
   const auto at = [&](Scalar<std::int64_t> first, std::int64_t count) {
     return truncated_normal({count, shape[2]}, kInitialStd, key, first, dtype, device());
   };

@@ -60,7 +60,7 @@ std::map<std::string, Json> presets() {
     all[method + "-nano"] = recurrent(method, nano(), {1, 1, 6, 1});
     all[method + "-nano-isoparam"] = recurrent(method, nano(), {1, 6, 6, 1});
   }
-  all["rrt-small-isoparam"].update(Json{{"lora_rank", 1}, {"lora_alpha", 2}});
+  all["rrt-small-isoparam"].update(Json{{"lora_rank", 1}});
   for (int row = 1; row <= 5; ++row) {
     all["grt-nano-ablation-" + std::to_string(row)] = ablation(nano(), row, {0, 1, 8, 0}, {1, 1, 6, 1});
     all["grt-small-ablation-" + std::to_string(row)] = ablation(small, row, {0, 1, 12, 0}, {1, 1, 10, 1});

