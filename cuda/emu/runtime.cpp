@@ -61,7 +61,24 @@ struct Runtime {
 };
 Runtime runtime;
 
-constexpr std::size_t kSharedDefault = 48 * 1024, kSharedOptIn = 227 * 1024;
+constexpr std::size_t kSharedDefault = 48 * 1024;
+
+int capability_of(int ordinal) { return ordinal == 0 ? config.capability : 90; }
+
+// The most shared memory that a block of the current device may ask for.
+int shared_opt_in() {
+  switch (capability_of(runtime.device_ordinal)) {
+    case 80:
+    case 87:
+      return 163 * 1024;
+    case 86:
+    case 89:
+    case 120:
+      return 99 * 1024;
+    default:
+      return 227 * 1024;
+  }
+}
 
 cudaError_t error(cudaError_t e) {
   if (e != cudaSuccess) runtime.last_error = e;
@@ -221,17 +238,18 @@ cudaError_t CUDARTAPI cudaGetDevice(int* ordinal) {
   *ordinal = runtime.device_ordinal;
   return cudaSuccess;
 }
-// An H200 as far as anything here asks.
 cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   *properties = {};
   properties->uuid.bytes[0] = static_cast<char>(ordinal);
   std::snprintf(properties->name, sizeof properties->name, "emulated");
-  const int capability = ordinal == 0 ? config.capability : 90;
-  properties->major = capability / 10;
-  properties->minor = capability % 10;
-  properties->multiProcessorCount = 132;
-  properties->sharedMemPerBlockOptin = kSharedOptIn;
-  properties->totalGlobalMem = std::size_t{8} << 30;
+  properties->major = capability_of(ordinal) / 10;
+  properties->minor = capability_of(ordinal) % 10;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin || ordinal != runtime.device_ordinal)
+    return error(cudaErrorInvalidValue);
+  *value = shared_opt_in();
   return cudaSuccess;
 }
 const char* CUDARTAPI cudaGetErrorName(cudaError_t e) { return e == cudaSuccess ? "cudaSuccess" : "an emulated error"; }
@@ -396,7 +414,7 @@ cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t graph) {
 
 cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return error(cudaErrorInvalidValue);
-  if (value > static_cast<int>(kSharedOptIn)) return error(cudaErrorInvalidValue);
+  if (value > shared_opt_in()) return error(cudaErrorInvalidValue);
   runtime.shared_limits[kernel] = value;
   return cudaSuccess;
 }
