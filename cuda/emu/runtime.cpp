@@ -129,8 +129,12 @@ void drain_all() {
   for (CUstream_st* s : runtime.streams) drain(s);
 }
 
+void refuse_null(const CUstream_st* stream) {
+  if (!stream) fatal("use of the NULL stream, which waits for all others and all wait for");
+}
+
 void push(CUstream_st* stream, CUstream_st::Item item) {
-  if (!stream) fatal("work for the NULL stream, which waits for all others and all wait for");
+  refuse_null(stream);
   if (stream->capture) return stream->capture->items.push_back(std::move(item));
   stream->items.push_back(std::move(item));
   if (config.streams == Streams::eager) drain(stream);
@@ -299,7 +303,10 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* p, cudaStream_t stream) {
   push(stream, {[p] { release(runtime.device, p); }});
   return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaMallocHost(void** p, std::size_t bytes) { return allocate(runtime.pinned, p, bytes, false); }
+cudaError_t CUDARTAPI cudaMallocHost(void** p, std::size_t bytes) {
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
+  return allocate(runtime.pinned, p, bytes, false);
+}
 cudaError_t CUDARTAPI cudaFreeHost(void* p) {
   drain_all();
   if (p) release(runtime.pinned, p);
@@ -310,6 +317,7 @@ cudaError_t CUDARTAPI cudaFreeHost(void* p) {
 // stream comes to it.
 cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                                       cudaStream_t stream) {
+  refuse_null(stream);
   const bool to_device = within(runtime.device, to), from_device = within(runtime.device, from);
   if (kind != cudaMemcpyDefault) return error(cudaErrorInvalidValue);  // where addresses lie is known
   const bool pageable = !(to_device || within(runtime.pinned, to)) || !(from_device || within(runtime.pinned, from));
@@ -346,6 +354,8 @@ cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
+  refuse_null(stream);
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
   if (stream->items.empty()) return cudaSuccess;
   do_first(stream);  // time goes by
   return cudaErrorNotReady;
