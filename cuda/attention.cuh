@@ -44,9 +44,9 @@ struct AttentionCall {
 void decode_attention(const AttentionCall& call, const Tensor& out, const float* q, const float* keys,
                       const float* values, Strides cache);
 
-// attention_choice.cu: where the device's products are bf16, by cuDNN or on tensor cores. False if neither computes
-// heads of this width. The first for past = 0; the second with keys and values of (B, H, capacity, D) that hold the new
-// ones.
+// attention_choice.cu: where the device's products are bf16, by cuDNN or on tensor cores. False, with nothing done,
+// where products are f32 or neither computes heads of this width, and the second where `past` lives. The first for past
+// = 0; the second with keys and values of (B, H, capacity, D) that hold the new ones.
 bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& lse,
                        const Tensor& qkv);
 bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& keys,

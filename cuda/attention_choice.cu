@@ -97,7 +97,8 @@ void compare_with_own(CudaKernels& k, Device& device, std::int64_t width) {
   comparison.agreed = true;
 }
 
-// How a pass is computed; none in the f32 of a device whose products are f32.
+// How a pass is computed; none, which is to say by the kernels in f32, where products are f32 or neither cuDNN nor the
+// tensor cores' kernels take heads of this width.
 std::optional<Choice> choose(CudaKernels& k, Pass pass, const AttentionCall& call, Device& device) {
   if (k.products != DType::bf16) return {};
   const Extents& e = call.extents;

@@ -178,7 +178,8 @@ void write_empty_sums(const Product& p) {
 
 // --- packing ---
 
-// The scale of a run of int8 values; 0, and with it all values, where its inverse would not be finite.
+// The scale of a run of int8 values; 0, and with it all values, well before it would be a subnormal number, which has
+// fewer digits or is taken for 0.
 float scale_of(const float* w, int64_t n) {
   constexpr float kLeast = 1e-30f;
   float most = 0;
