@@ -168,7 +168,7 @@ void CudaKernels::packed_matmul(const Into& y, Columns columns, const Tensor& x,
       b.data = unpacked.raw();
       b.stride = k;
     }
-    multiply(y, columns, {f32(x), DType::f32, m, k, k, false}, transpose(b), bias);
+    gemm(y, columns, {f32(x), DType::f32, m, k, k, false}, transpose(b), bias);
   });
 }
 
