@@ -256,7 +256,6 @@ cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribut
   *value = shared_opt_in();
   return cudaSuccess;
 }
-const char* CUDARTAPI cudaGetErrorName(cudaError_t e) { return e == cudaSuccess ? "cudaSuccess" : "an emulated error"; }
 const char* CUDARTAPI cudaGetErrorString(cudaError_t e) {
   switch (e) {
     case cudaSuccess:
@@ -294,13 +293,6 @@ cudaError_t CUDARTAPI cudaFree(void* p) {
   if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
   drain_all();
   if (p) release(runtime.device, p);
-  return cudaSuccess;
-}
-cudaError_t CUDARTAPI cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t) {
-  return allocate(runtime.device, p, bytes, config.guard);
-}
-cudaError_t CUDARTAPI cudaFreeAsync(void* p, cudaStream_t stream) {
-  push(stream, {[p] { release(runtime.device, p); }});
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaMallocHost(void** p, std::size_t bytes) {
