@@ -67,7 +67,7 @@ void plain_attention(const AttentionCall& call, float* out, float* lse, const fl
   const Extents& e = call.extents;
   for_width(e.width, [&]<class Own>(Own) {
     const std::size_t bytes = (3 * tile_floats(e.width) + kScoreFloats) * sizeof(float);
-    allow_shared(attention_kernel<Own>, bytes);
+    allow_shared(attention_kernel<Own>, bytes, e.width);
     launch(call.stream, "attention", attention_kernel<Own>, blocks_of(e.queries, kTile, call.heads, call.batch),
            kAttentionBlock, bytes, out, call.narrow, lse, q, call.wide, k, v, cache, e);
   });

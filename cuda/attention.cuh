@@ -44,9 +44,9 @@ struct AttentionCall {
 void decode_attention(const AttentionCall& call, const Tensor& out, const float* q, const float* keys,
                       const float* values, Strides cache);
 
-// attention_choice.cu: where the device's products are bf16, by cuDNN or on tensor cores. False if neither computes
-// heads of this width. The first for past = 0; the second with keys and values of (B, H, capacity, D) that hold the new
-// ones.
+// attention_choice.cu: where the device's products are bf16, by cuDNN or on tensor cores. False, with nothing done,
+// where products are f32 or neither computes heads of this width, and the second where `past` lives. The first for past
+// = 0; the second with keys and values of (B, H, capacity, D) that hold the new ones.
 bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& lse,
                        const Tensor& qkv);
 bool attention_in_bf16(CudaKernels& k, const AttentionCall& call, const Tensor& out, const Tensor& keys,
@@ -82,13 +82,24 @@ constexpr std::size_t tile_floats(int width) {
 }
 inline constexpr std::size_t kScoreFloats = std::size_t{kTile} * (kTile + 1);
 
-// Asks for more shared memory than every kernel may have.
+inline void check_shared(std::size_t bytes, int width) {
+  int device = 0, most = 0;
+  cuda_check(cudaGetDevice(&device), "asking for the device");
+  cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "asking for a block's shared memory");
+  check(bytes <= static_cast<std::size_t>(most),
+        "cuda: attention heads of {} columns need {} bytes of a block's shared memory, this device has {}", width,
+        bytes, most);
+}
+
+// Asks for more shared memory than every kernel may have; for heads of `width` columns.
 template <class... P>
-void allow_shared(void (*kernel)(P...), std::size_t bytes) {
-  if (bytes > 48 * 1024)
-    cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(bytes)),
-               "shared memory for attention");
+void allow_shared(void (*kernel)(P...), std::size_t bytes, int width) {
+  if (bytes <= 48 * 1024) return;
+  check_shared(bytes, width);
+  cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)),
+             "shared memory for attention");
 }
 
 // Rows first..first+31 of a head, 0 from row `end` on.

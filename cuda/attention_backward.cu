@@ -130,10 +130,10 @@ void CudaKernels::attention_backward(const Into& dqkv, const Tensor& dout, const
   const dim3 grid = blocks_of(e.queries, kTile, heads, call.batch);
   for_width(e.width, [&]<class Own>(Own) {
     const std::size_t bytes = (tiles + kScoreFloats) * sizeof(float), more = (tiles + 2 * kScoreFloats) * sizeof(float);
-    allow_shared(query_gradient_kernel<Own>, bytes);
+    allow_shared(query_gradient_kernel<Own>, bytes, e.width);
+    allow_shared(key_gradient_kernel<Own>, more, e.width);
     launch(stream, "attention_backward", query_gradient_kernel<Own>, grid, kAttentionBlock, bytes, dq, dqkv.add, q,
            q + channels, q + 2 * channels, call.wide, f32(dout), call.narrow, f32(lse), f32(delta), e);
-    allow_shared(key_gradient_kernel<Own>, more);
     launch(stream, "attention_backward", key_gradient_kernel<Own>, grid, kAttentionBlock, more, dq + channels,
            dq + 2 * channels, dqkv.add, q, q + channels, q + 2 * channels, call.wide, f32(dout), call.narrow, f32(lse),
            f32(delta), e);

@@ -78,7 +78,7 @@ void flash_attention(const AttentionCall& call, float* out, float* lse, const Bf
                      Strides cache) {
   for_tile_width(call.extents.width, [&]<int kWidth>(Width<kWidth>) {
     const std::size_t bytes = (kStanding + 4 * kPassing<kWidth>)*kTileRow<kWidth> * sizeof(Bf16);
-    allow_shared(flash_kernel<kWidth>, bytes);
+    allow_shared(flash_kernel<kWidth>, bytes, kWidth);
     launch(call.stream, "attention", flash_kernel<kWidth>,
            blocks_of(call.extents.queries, kStanding, call.heads, call.batch), kFlashBlock, bytes, out, call.narrow,
            lse, q, call.wide, k, v, cache, call.extents);

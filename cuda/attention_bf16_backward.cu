@@ -107,10 +107,10 @@ void flash_attention_backward(const AttentionCall& call, const Into& dqkv, const
   const dim3 grid = blocks_of(e.queries, kStanding, call.heads, call.batch);
   for_tile_width(e.width, [&]<int kWidth>(Width<kWidth>) {
     const std::size_t bytes = (2 * kStanding + 4 * kPassing<kWidth>)*kTileRow<kWidth> * sizeof(Bf16);
-    allow_shared(query_gradient_kernel<kWidth>, bytes);
+    allow_shared(query_gradient_kernel<kWidth>, bytes, kWidth);
     launch(call.stream, "attention_backward", query_gradient_kernel<kWidth>, grid, kFlashBlock, bytes, dq, dqkv.add,
            qkv, k, v, call.wide, dout, call.narrow, lse, delta, e);
-    allow_shared(key_gradient_kernel<kWidth>, bytes);
+    allow_shared(key_gradient_kernel<kWidth>, bytes, kWidth);
     launch(call.stream, "attention_backward", key_gradient_kernel<kWidth>, grid, kFlashBlock, bytes, dk, dv, dqkv.add,
            qkv, k, v, call.wide, dout, call.narrow, lse, delta, e);
   });

@@ -51,8 +51,26 @@ double norm_of(CudaKernels& k, const Tensor& x) {
   return std::sqrt(sum);
 }
 
+// While it lives the library is taken for verified at a width, or the comparison would begin another; and afterwards,
+// if it has agreed. The type of products is then what it was.
+struct Comparison {
+  CudaKernels& k;
+  std::int64_t width;
+  DType products = k.products;
+  bool agreed = false;
+
+  Comparison(CudaKernels& kernels, std::int64_t w) : k(kernels), width(w) { k.sdpa.verified_widths.insert(width); }
+  ~Comparison() {
+    k.products = products;
+    if (!agreed) k.sdpa.verified_widths.erase(width);
+  }
+  Comparison(const Comparison&) = delete;
+  Comparison& operator=(const Comparison&) = delete;
+};
+
 // The library's results of a small problem against those of the kernels in f32.
 void compare_with_own(CudaKernels& k, Device& device, std::int64_t width) {
+  Comparison comparison(k, width);
   constexpr int kHeads = 2;
   const Shape narrow{1, 80, kHeads * width}, wide{1, 80, 3 * kHeads * width};
   const Tensor qkv = Tensor::empty(wide, DType::f32, device), dout = Tensor::empty(narrow, DType::f32, device);
@@ -66,25 +84,27 @@ void compare_with_own(CudaKernels& k, Device& device, std::int64_t width) {
     k.attention_backward({dqkv}, dout, qkv, out, lse, kHeads);
     return std::array{out, lse, dqkv};
   };
-  const auto own = attend(DType::f32), librarys = attend(DType::bf16);
+  const auto own = attend(DType::f32), by_library = attend(DType::bf16);
   constexpr std::array kNames{"the result", "the log of the sum", "the gradient"};
   for (std::size_t i = 0; i < own.size(); ++i) {
-    k.multiply({librarys[i], true}, own[i], -1);
-    const double difference = norm_of(k, librarys[i]) / norm_of(k, own[i]);
+    k.multiply({by_library[i], true}, own[i], -1);
+    const double difference = norm_of(k, by_library[i]) / norm_of(k, own[i]);
     check(difference <= kMostDifference,
           "attention by cuDNN, heads of {}: {} differs from this backend's by {:.2g} of it; GRT_ATTENTION=own in the "
           "environment does without cuDNN",
           width, kNames[i], difference);
   }
+  comparison.agreed = true;
 }
 
-// How a pass is computed; none in the f32 of a device whose products are f32.
+// How a pass is computed; none, which is to say by the kernels in f32, where products are f32 or neither cuDNN nor the
+// tensor cores' kernels take heads of this width.
 std::optional<Choice> choose(CudaKernels& k, Pass pass, const AttentionCall& call, Device& device) {
   if (k.products != DType::bf16) return {};
   const Extents& e = call.extents;
   Choice choice{nullptr, 0, {call.batch, e.queries, call.heads, e.width}};
   if (e.past.known() == 0) choice.sdpa = k.sdpa.find(pass, choice.shape, k.stream, &choice.scratch);
-  if (choice.sdpa && k.sdpa.is_new(e.width)) compare_with_own(k, device, e.width);
+  if (choice.sdpa && !k.sdpa.verified_widths.contains(e.width)) compare_with_own(k, device, e.width);
   if (!choice.sdpa && !on_tensor_cores(e.width)) return {};
   return choice;
 }

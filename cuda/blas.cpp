@@ -79,7 +79,7 @@ struct Blas::Plan {
         cublasLtMatmulAlgoGetHeuristic(handle, description, b, a, y, y, wishes, 1, &way, &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     blas_check(status, "choosing an algorithm");
-    return found == 1;
+    return found == 1 && way.state == CUBLAS_STATUS_SUCCESS;
   }
   void add_bias_in_product(bool adds) {
     adds_bias = adds;

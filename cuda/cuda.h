@@ -113,7 +113,7 @@ struct CudaKernels final : Kernels {
     Tensor copy;
   };
   Operand operand(const Factor& factor);
-  void multiply(const Into& y, Columns columns, const Matrix& a, const Matrix& b, const Tensor& bias);
+  void gemm(const Into& y, Columns columns, const Matrix& a, const Matrix& b, const Tensor& bias);
   void packed_matmul(const Into& y, Columns columns, const Tensor& x, const Factor& w, const Tensor& bias);
 };
 

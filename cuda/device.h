@@ -1,5 +1,5 @@
 // A GPU as a device: memory and one stream, on which everything is enqueued. Nothing waits but sync(), copies to the
-// host and the kernels that return a number.
+// host, copies from it where more is on its way than Staging holds, and the kernels that return a number.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -33,7 +33,7 @@ CudaKernels::Operand CudaKernels::operand(const Factor& factor) {
   return o;
 }
 
-void CudaKernels::multiply(const Into& y, Columns columns, const Matrix& a, const Matrix& b, const Tensor& bias) {
+void CudaKernels::gemm(const Into& y, Columns columns, const Matrix& a, const Matrix& b, const Tensor& bias) {
   float* const to = f32(y.to) + columns.begin;
   blas.multiply(to, y.to.shape().last(), y.add ? to : nullptr, a, b, f32(bias), y.to.device(), stream);
 }
@@ -42,7 +42,7 @@ void CudaKernels::matmul(const Into& y, Columns columns, const Factor& a, const 
   if (!y) return;
   if (is_packed(b.tensor.dtype())) return packed_matmul(y, columns, a.tensor, b, bias);
   const Operand left = operand(a), right = operand(b);
-  multiply(y, columns, left.matrix, right.matrix, bias);
+  gemm(y, columns, left.matrix, right.matrix, bias);
 }
 
 void CudaKernels::matmul_plus(const Tensor& y, const Tensor& plus, const Factor& a, const Factor& b) {
@@ -56,11 +56,11 @@ void CudaKernels::linear_backward(const Into& dx, const Into& dw, const Tensor& 
   const Operand left = operand({dy});
   if (dx) {
     const Operand right = operand(w);
-    multiply(dx, {}, left.matrix, right.matrix, {});
+    gemm(dx, {}, left.matrix, right.matrix, {});
   }
   if (dw) {
     const Operand right = operand({x});
-    multiply(dw, w.columns, transpose(left.matrix), right.matrix, {});
+    gemm(dw, w.columns, transpose(left.matrix), right.matrix, {});
   }
 }
 

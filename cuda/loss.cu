@@ -1,4 +1,5 @@
-// Cross-entropy and distillation with their gradients: a block of threads for each row of logits.
+// Cross-entropy and distillation with their gradients: a block of threads for each row of logits; and binary
+// cross-entropy, a thread for each element.
 #include "cuda/device.cuh"
 
 namespace grt::cuda {

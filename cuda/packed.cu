@@ -26,7 +26,7 @@ __device__ typename PackedElement<type>::Type packed_value(float x, float scale)
 template <DType type>
 __global__ void pack_kernel(PackedRows<type> to, const float* w, std::int64_t rows, std::int64_t columns) {
   static_assert(kRun == kWarp);
-  constexpr float kLeast = 1e-30f;  // the inverse of a smaller scale would not be finite
+  constexpr float kLeast = 1e-30f;  // as in ops/cpu/packed.cpp: no scale is a subnormal number
   const std::int64_t runs = to.stride / kRun, row = warp_row() / runs, c = warp_row() % runs * kRun + lane_index();
   if (row >= rows) return;
   const float x = c < columns ? w[row * columns + c] : 0;
@@ -168,7 +168,7 @@ void CudaKernels::packed_matmul(const Into& y, Columns columns, const Tensor& x,
       b.data = unpacked.raw();
       b.stride = k;
     }
-    multiply(y, columns, {f32(x), DType::f32, m, k, k, false}, transpose(b), bias);
+    gemm(y, columns, {f32(x), DType::f32, m, k, k, false}, transpose(b), bias);
   });
 }
 

@@ -62,7 +62,7 @@ Tensor sums(cudaStream_t stream, const Tensor& x, F f) {
   return result;
 }
 
-double on_host(const Tensor& parts) {
+double sum_on_host(const Tensor& parts) {
   std::vector<double> values(static_cast<std::size_t>(parts.numel()));
   parts.device().copy(values.data(), parts.raw(), parts.bytes());
   parts.device().sync();
@@ -102,7 +102,7 @@ void CudaKernels::sum_squares(const Tensor& y, const Tensor& x) {
 }
 
 std::int64_t CudaKernels::count_not_finite(const Tensor& x) {
-  return static_cast<std::int64_t>(on_host(sums(stream, x, NotFinite{})));
+  return static_cast<std::int64_t>(sum_on_host(sums(stream, x, NotFinite{})));
 }
 
 }  // namespace grt::cuda

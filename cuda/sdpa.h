@@ -41,13 +41,12 @@ class SdpaChoice {
   // The library and the bytes of scratch that it wants, or null. Throws Error where the environment wants what cannot
   // be.
   Sdpa* find(Pass pass, const SdpaShape& shape, cudaStream_t stream, std::int64_t* scratch);
-  // True once for each width of heads: is it time to compare with what this backend computes?
-  bool is_new(std::int64_t width) { return widths_.insert(width).second; }
+
+  // Of heads for which the library has computed what this backend does (attention_choice.cu).
+  std::set<std::int64_t> verified_widths;
 
  private:
   void seek(cudaStream_t stream);
-
-  std::set<std::int64_t> widths_;
 
   std::unique_ptr<Sdpa> library_;
   bool sought_ = false, forced_ = false;

@@ -18,7 +18,7 @@ std::string last_words() {
 }
 
 // Does an engine give other bits another time?
-bool wavers(const Descriptor& way) {
+bool is_nondeterministic(const Descriptor& way) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
@@ -179,7 +179,7 @@ void Graph::plan(const Target& target) {
   std::string reason = "it proposes none";
   for (std::int64_t i = 0; i < found; ++i) {
     const Descriptor& way = ways_[static_cast<std::size_t>(i)];
-    if (wavers(way)) {
+    if (is_nondeterministic(way)) {
       reason = "what it proposes gives other bits another time";
       continue;
     }

@@ -147,7 +147,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return CUBLAS_STATUS_SUCCESS;
 }
 // One way to do it, with a little workspace if there may be some, so that the backend's is used; or none, as config
-// says.
+// says: by what it returns or, where only the workspace is in the way, by the state of a way that cannot be gone.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference, int,
@@ -161,8 +161,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   *count = 0;
   const bool found = all == Algorithms::all || (all == Algorithms::without_bias && plain) ||
                      (all == Algorithms::without_workspace && plain && workspace == 0);
-  if (!found) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!found && !(all == Algorithms::without_workspace && plain)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *count = 1;
+  if (!found) {
+    result->state = CUBLAS_STATUS_NOT_SUPPORTED;
+    result->algo.data[0] = UINT64_MAX;  // the workspace that it would want
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 

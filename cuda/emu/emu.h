@@ -149,10 +149,6 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, const char* file = __builtin
       mask, "__syncwarp", [](void**, unsigned) {}, nullptr, true, file, line);
 }
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  return ::grt::emu::shuffle(mask, value, static_cast<unsigned>(source) & 31u, "__shfl_sync", file, line);
-}
-template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   const unsigned source = ::grt::emu::lane() ^ static_cast<unsigned>(lanes);
   return ::grt::emu::shuffle(mask, value, source, "__shfl_xor_sync", file, line);

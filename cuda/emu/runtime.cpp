@@ -61,7 +61,24 @@ struct Runtime {
 };
 Runtime runtime;
 
-constexpr std::size_t kSharedDefault = 48 * 1024, kSharedOptIn = 227 * 1024;
+constexpr std::size_t kSharedDefault = 48 * 1024;
+
+int capability_of(int ordinal) { return ordinal == 0 ? config.capability : 90; }
+
+// The most shared memory that a block of the current device may ask for.
+int shared_opt_in() {
+  switch (capability_of(runtime.device_ordinal)) {
+    case 80:
+    case 87:
+      return 163 * 1024;
+    case 86:
+    case 89:
+    case 120:
+      return 99 * 1024;
+    default:
+      return 227 * 1024;
+  }
+}
 
 cudaError_t error(cudaError_t e) {
   if (e != cudaSuccess) runtime.last_error = e;
@@ -112,8 +129,12 @@ void drain_all() {
   for (CUstream_st* s : runtime.streams) drain(s);
 }
 
+void refuse_null(const CUstream_st* stream) {
+  if (!stream) fatal("use of the NULL stream, which waits for all others and all wait for");
+}
+
 void push(CUstream_st* stream, CUstream_st::Item item) {
-  if (!stream) fatal("work for the NULL stream, which waits for all others and all wait for");
+  refuse_null(stream);
   if (stream->capture) return stream->capture->items.push_back(std::move(item));
   stream->items.push_back(std::move(item));
   if (config.streams == Streams::eager) drain(stream);
@@ -221,20 +242,20 @@ cudaError_t CUDARTAPI cudaGetDevice(int* ordinal) {
   *ordinal = runtime.device_ordinal;
   return cudaSuccess;
 }
-// An H200 as far as anything here asks.
 cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   *properties = {};
   properties->uuid.bytes[0] = static_cast<char>(ordinal);
   std::snprintf(properties->name, sizeof properties->name, "emulated");
-  const int capability = ordinal == 0 ? config.capability : 90;
-  properties->major = capability / 10;
-  properties->minor = capability % 10;
-  properties->multiProcessorCount = 132;
-  properties->sharedMemPerBlockOptin = kSharedOptIn;
-  properties->totalGlobalMem = std::size_t{8} << 30;
+  properties->major = capability_of(ordinal) / 10;
+  properties->minor = capability_of(ordinal) % 10;
   return cudaSuccess;
 }
-const char* CUDARTAPI cudaGetErrorName(cudaError_t e) { return e == cudaSuccess ? "cudaSuccess" : "an emulated error"; }
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin || ordinal != runtime.device_ordinal)
+    return error(cudaErrorInvalidValue);
+  *value = shared_opt_in();
+  return cudaSuccess;
+}
 const char* CUDARTAPI cudaGetErrorString(cudaError_t e) {
   switch (e) {
     case cudaSuccess:
@@ -274,14 +295,10 @@ cudaError_t CUDARTAPI cudaFree(void* p) {
   if (p) release(runtime.device, p);
   return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t) {
-  return allocate(runtime.device, p, bytes, config.guard);
+cudaError_t CUDARTAPI cudaMallocHost(void** p, std::size_t bytes) {
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
+  return allocate(runtime.pinned, p, bytes, false);
 }
-cudaError_t CUDARTAPI cudaFreeAsync(void* p, cudaStream_t stream) {
-  push(stream, {[p] { release(runtime.device, p); }});
-  return cudaSuccess;
-}
-cudaError_t CUDARTAPI cudaMallocHost(void** p, std::size_t bytes) { return allocate(runtime.pinned, p, bytes, false); }
 cudaError_t CUDARTAPI cudaFreeHost(void* p) {
   drain_all();
   if (p) release(runtime.pinned, p);
@@ -292,6 +309,7 @@ cudaError_t CUDARTAPI cudaFreeHost(void* p) {
 // stream comes to it.
 cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                                       cudaStream_t stream) {
+  refuse_null(stream);
   const bool to_device = within(runtime.device, to), from_device = within(runtime.device, from);
   if (kind != cudaMemcpyDefault) return error(cudaErrorInvalidValue);  // where addresses lie is known
   const bool pageable = !(to_device || within(runtime.pinned, to)) || !(from_device || within(runtime.pinned, from));
@@ -328,6 +346,8 @@ cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
+  refuse_null(stream);
+  if (const cudaError_t e = not_in_capture(); e != cudaSuccess) return e;
   if (stream->items.empty()) return cudaSuccess;
   do_first(stream);  // time goes by
   return cudaErrorNotReady;
@@ -396,7 +416,7 @@ cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t graph) {
 
 cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return error(cudaErrorInvalidValue);
-  if (value > static_cast<int>(kSharedOptIn)) return error(cudaErrorInvalidValue);
+  if (value > shared_opt_in()) return error(cudaErrorInvalidValue);
   runtime.shared_limits[kernel] = value;
   return cudaSuccess;
 }

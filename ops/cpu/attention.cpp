@@ -17,12 +17,13 @@ constexpr std::int64_t kGroupBlocks = 4;  // blocks of queries that share packed
 
 thread_local Scratch packed_keys, packed_values, packed_queries, packed_weights;
 
-// Replaces n scores by exp(scale score - top) and the rest up to `end` by 0. Returns top + log(sum) and 1 / sum. The
-// row is padded to whole vectors.
 template <class T>
 struct Softmax {
   T lse, inverse;
 };
+
+// Replaces n scores by exp(scale score - top) and the rest up to `end` by 0. Returns top + log(sum) and 1 / sum. The
+// row is padded to whole vectors.
 template <class T>
 Softmax<T> softmax_row(T* score, std::int64_t n, std::int64_t end, T scale) {
   constexpr T kLowest = -std::numeric_limits<T>::infinity();

@@ -1,4 +1,5 @@
-// Cross-entropy with its gradient, a row of logits at a time: it is read from memory once.
+// Cross-entropy and distillation with their gradients, a row of logits at a time: it is read from memory once; and
+// binary cross-entropy, element by element.
 #include <algorithm>
 #include <cmath>
 #include <limits>

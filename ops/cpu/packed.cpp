@@ -168,17 +168,10 @@ void multiply(const Product& p) {
   });
 }
 
-void write_empty_sums(const Product& p) {
-  for (int64_t i = 0; i < p.m; ++i)
-    for (int64_t j = 0; j < p.n; ++j) {
-      float& c = p.c[i * p.ldc + j];
-      c = (p.add ? c : 0) + (p.bias ? p.bias[j] : 0);
-    }
-}
-
 // --- packing ---
 
-// The scale of a run of int8 values; 0, and with it all values, where its inverse would not be finite.
+// The scale of a run of int8 values; 0, and with it all values, well before it would be a subnormal number, which has
+// fewer digits or is taken for 0.
 float scale_of(const float* w, int64_t n) {
   constexpr float kLeast = 1e-30f;
   float most = 0;
@@ -250,7 +243,7 @@ void packed_matmul(const Into& y, Columns columns, const Tensor& a, const Factor
                     .add = y.add,
                     .bias = bias ? bias.data<float>() : nullptr};
     if (p.m == 0 || p.n == 0) return;
-    if (p.k == 0) return write_empty_sums(p);
+    if (p.k == 0) return gemm<float>(p.m, p.n, 0, {}, {}, p.c, p.ldc, p.add, p.bias);
     multiply<type>(p);
   });
 }

@@ -43,7 +43,7 @@ inline Vec<T> broadcast(T x) {
   return Vec<T>{} + x;
 }
 
-// The first n < kLanes elements; the others are `rest`.
+// The first n <= kLanes elements; the others are `rest`.
 template <class T>
 inline Vec<T> load_part(const T* p, int n, T rest = 0) {
   Vec<T> v = broadcast(rest);

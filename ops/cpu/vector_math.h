@@ -27,7 +27,7 @@ inline Vec<float> polynomial(Vec<float> x, const float (&c)[n]) {
   return p;
 }
 
-// e^x, within 2e-7; 0 below -87.33 (no subnormal numbers), infinite above 88.72.
+// e^x, within 2e-7; 0 below -87.33 (no subnormal numbers), infinite above 88.72, NaN of NaN.
 // With n = round(x / ln 2) and r = x - n ln 2:  e^x = 2^n e^r,  and e^r = 1 + r + r^2 P(r) for |r| <= ln(2) / 2.
 inline Vec<float> exp(Vec<float> x) {
   constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer, whose low bits then end the significand
@@ -37,7 +37,7 @@ inline Vec<float> exp(Vec<float> x) {
   const Vec<float> e = (r * r) * p + r + 1.0f;
   const Vec<float> scaled = std::bit_cast<Vec<float>>(std::bit_cast<Words>(e) + (std::bit_cast<Words>(shifted) << 23));
   const Vec<float> low = x < -87.3365f ? Vec<float>{} : scaled;
-  return x > 88.7228f ? broadcast(std::numeric_limits<float>::infinity()) : low;
+  return x <= 88.7228f ? low : x + std::numeric_limits<float>::infinity();  // of a NaN, whose `low` is any number, NaN
 }
 inline Vec<double> exp(Vec<double> x) {
   return each_element<double>(x, [](double a) { return std::exp(a); });

@@ -12,14 +12,15 @@ namespace {
 using emu::Order, emu::Streams;
 using namespace test;
 
-// A library: the CPU's attention of what lies in emulated memory, of heads of up to 64 columns. `fault` is a factor of
-// its gradient.
+// A library: the CPU's attention of what lies in emulated memory, of heads of up to `widest` columns. `fault` is a
+// factor of its gradient.
 class CpuSdpa final : public cuda::Sdpa {
  public:
-  CpuSdpa(cudaStream_t stream, float fault) : stream_(stream), fault_(fault) {}
+  CpuSdpa(cudaStream_t stream, float fault, std::int64_t widest = 64)
+      : stream_(stream), fault_(fault), widest_(widest) {}
 
   std::int64_t scratch(cuda::Pass, const cuda::SdpaShape& s, std::string* reason) override {
-    if (s.width <= 64) return 6;
+    if (s.width <= widest_) return 6;
     *reason = "too wide";
     return -1;
   }
@@ -71,6 +72,7 @@ class CpuSdpa final : public cuda::Sdpa {
 
   cudaStream_t stream_;
   float fault_;
+  std::int64_t widest_;
 };
 
 TEST_SUITE("cuda") {
@@ -92,6 +94,21 @@ TEST_SUITE("cuda") {
     CHECK(contains(error_of([&] { attended(kShapes[0], 1.1f); }),
                    "attention by cuDNN, heads of 64: the gradient differs from this backend's by 0.1 of it"));
     emu::sdpa = nullptr;
+  }
+
+  TEST_CASE("a library that has not agreed computes nothing later either, and products stay bf16") {
+    const auto refused_twice = [](float fault, const Heads& h, const std::string& reason) {
+      emu::sdpa = [=](cudaStream_t s) { return std::make_unique<CpuSdpa>(s, fault, h.width); };
+      Emulated emulated({Order::forward, Streams::lazy}, DType::bf16);
+      emu::config.capability = 86;
+      for (int i = 0; i < 2; ++i) {
+        CHECK(contains(error_of([&] { attend(emulated.device(), h); }), reason));
+        CHECK(emulated.device().kernels().keeps() == Keeps::rounded);
+      }
+      emu::sdpa = nullptr;
+    };
+    refused_twice(1.1f, kShapes[0], "attention by cuDNN, heads of 64: the gradient differs");
+    refused_twice(1, {1, 3, 1, 192}, "attention heads of 192 columns need");  // the kernels in f32 do
   }
 
   TEST_CASE("GRT_ATTENTION: own is always there, cudnn is not on the emulator, and there is nothing else") {

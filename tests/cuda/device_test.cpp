@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "cuda/staging.h"
 #include "ops/kernels.h"
+#include "tests/cuda/attention_cases.h"
 #include "tests/cuda/modes.h"
 #include "tests/support.h"
 #include "train/device.h"
@@ -116,6 +117,21 @@ TEST_SUITE("cuda") {
     CHECK(error_of([] { cuda::open(0); }) == old);
     CHECK(cuda::open(1)->name() == "cuda:1");
     emu::config = before;
+  }
+
+  TEST_CASE("heads whose tiles are more than a block of the device may share are refused with both sizes") {
+    const auto attend = [](int capability, std::int64_t width) {
+      test::Emulated emulated({});
+      emu::config.capability = capability;
+      test::attend(emulated.device(), {1, 3, 1, width});
+    };
+    const std::string need = "bytes of a block's shared memory, this device has 101376";
+    for (const int capability : {86, 89, 120}) {
+      CHECK(error_of([&] { attend(capability, 256); }) == "cuda: attention heads of 256 columns need 102912 " + need);
+      CHECK(error_of([&] { attend(capability, 192); }) == "cuda: attention heads of 192 columns need 103040 " + need);
+      CHECK_NOTHROW(attend(capability, 128));
+    }
+    CHECK_NOTHROW(attend(80, 256));
   }
 
   TEST_CASE("--device and --dtype: what they may be, and why auto takes the CPU") {

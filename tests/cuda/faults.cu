@@ -348,16 +348,37 @@ bool frozen_number(bool right) {
   return bench.ones(y, 32);
 }
 
-bool wait_while_kept(bool right) {
+// call(stream), which may not be made while a graph is.
+template <class F>
+auto while_kept(F call) {
+  return [=](bool right) {
+    Bench bench;
+    float *const x = bench.counting(32), *const y = bench.raw(32);
+    const cudaGraphExec_t graph = graph_of(bench.stream, [&] {
+      launch(bench.stream, "scale", scale_by, 1, 32, 0, y, x, 1.0f);
+      if (!right) cuda_check(call(bench.stream), "a call");
+    });
+    cuda_check(cudaGraphLaunch(graph, bench.stream), "launching a graph");
+    cudaGraphExecDestroy(graph);
+    return bench.holds(y, 32, [](int i) { return static_cast<float>(i); });
+  };
+}
+cudaError_t take_pinned(cudaStream_t) {
+  void* pinned = nullptr;
+  return cudaMallocHost(&pinned, 4);
+}
+
+bool copy_on_null(bool right) {
   Bench bench;
-  float *const x = bench.counting(32), *const y = bench.raw(32);
-  const cudaGraphExec_t graph = graph_of(bench.stream, [&] {
-    launch(bench.stream, "scale", scale_by, 1, 32, 0, y, x, 1.0f);
-    if (!right) cuda_check(cudaStreamSynchronize(bench.stream), "waiting");
-  });
-  cuda_check(cudaGraphLaunch(graph, bench.stream), "launching a graph");
-  cudaGraphExecDestroy(graph);
-  return bench.holds(y, 32, [](int i) { return static_cast<float>(i); });
+  const float one = 1;
+  float* const y = bench.raw(1);
+  cuda_check(cudaMemcpyAsync(y, &one, sizeof one, cudaMemcpyDefault, right ? bench.stream : nullptr), "a copy");
+  return bench.ones(y, 1);
+}
+
+bool query_of_null(bool right) {
+  Bench bench;
+  return cudaStreamQuery(right ? bench.stream : nullptr) == cudaSuccess;
 }
 
 }  // namespace
@@ -398,7 +419,11 @@ std::vector<Fault> faults() {
       {"a read of device memory by the host", host_access, "signal", "signal", "", guard},
       {"a graph that reads memory which is gone", stale_pointer, emu, emu, emu},
       {"a graph that keeps a number of its making", frozen_number, "wrong", "wrong", "wrong"},
-      {"a wait while a graph is made", wait_while_kept, capturing, capturing, capturing},
+      {"a wait while a graph is made", while_kept(cudaStreamSynchronize), capturing, capturing, capturing},
+      {"a question while a graph is made", while_kept(cudaStreamQuery), capturing, capturing, capturing},
+      {"pinned memory taken while a graph is made", while_kept(take_pinned), capturing, capturing, capturing},
+      {"a copy on the NULL stream", copy_on_null, emu, emu, emu},
+      {"a question about the NULL stream", query_of_null, emu, emu, emu},
       {"more shared memory than was asked for", too_much_shared, "invalid argument", "invalid argument",
        "invalid argument"},
   };

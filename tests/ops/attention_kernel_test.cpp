@@ -1,4 +1,6 @@
 // Causal attention against the oracle, against plain loops in double, and against itself through the cache of keys.
+#include <bit>
+
 #include "tests/ops/kernel_checks.h"
 
 namespace grt {
@@ -159,6 +161,20 @@ TEST_SUITE("ops") {
     const Tensor dqkv = Tensor::like(qkv);
     kernels().attention_backward(Into{dqkv}, out, qkv, out, lse, 1);
     CHECK(kernels().count_not_finite(dqkv) == 0);
+  }
+
+  TEST_CASE("a NaN in a key, whatever its bits, reaches all queries that see it and no others") {
+    for (const std::uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00000u})
+      for (const std::int64_t length : {3, 70}) {
+        CAPTURE(bits);
+        CAPTURE(length);
+        const Tensor qkv = randn({1, length, 24}, 9, DType::f32);
+        qkv.data<float>()[24 + 8] = std::bit_cast<float>(bits);  // the key of position 1
+        const auto [out, lse] = forward(qkv, 1);
+        CHECK(kernels().count_not_finite(out.rows(0, 1)) == 0);
+        CHECK(kernels().count_not_finite(out) == (length - 1) * 8);
+        CHECK(kernels().count_not_finite(lse) == length - 1);
+      }
   }
 
   TEST_CASE("attention with factors rounded to bf16 stays within 2e-2 of the exact one, and is another") {

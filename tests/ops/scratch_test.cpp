@@ -1,4 +1,4 @@
-// The memory of packed panels when there is none.
+// Scratch memory when there is none.
 #include "ops/cpu/host/scratch.h"
 
 #include <cstring>
@@ -16,7 +16,7 @@ TEST_SUITE("ops") {
     cpu::Scratch scratch;
     std::memset(scratch.get<char>(100), 1, 100);
     const std::string error = error_of([&] { scratch.get<char>(std::int64_t{1} << 60); });
-    CHECK(error == "matmul: no memory for 1152921504606846976 bytes of packed panels");
+    CHECK(error == "no memory for 1152921504606846976 bytes of scratch");
     char* memory = scratch.get<char>(1000);
     REQUIRE(memory != nullptr);
     std::memset(memory, 1, 1000);

@@ -4,6 +4,7 @@
 #include "ops/cpu/vector_math.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "tests/support.h"
@@ -30,6 +31,18 @@ struct Worst {
     error = e <= error ? error : e;  // a NaN stays
   }
 };
+
+// Quiet and signalling, of either sign, with few and many bits: 0x7fffffff is the one that NVIDIA's GPUs make.
+constexpr std::uint32_t kNans[] = {0x7fffffff, 0xffffffff, 0x7fc00000, 0xffc00000, 0x7fc000ff, 0x7f800001, 0xffbfffff};
+
+template <class T>
+bool are_nan(std::initializer_list<cpu::Vec<T>> vectors) {
+  return std::all_of(vectors.begin(), vectors.end(), [](cpu::Vec<T> v) {
+    for (int i = 0; i < cpu::kLanes<T>; ++i)
+      if (!std::isnan(v[i])) return false;
+    return true;
+  });
+}
 
 double exact_sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
@@ -84,6 +97,21 @@ TEST_SUITE("ops") {
       worst.add(cpu::normal(v).integral[0], expected, (1 + x * x / 2) * expected);
     });
     CHECK(worst.error <= 4e-7);
+  }
+
+  TEST_CASE("a NaN stays one, whatever its bits") {
+    for (const std::uint32_t bits : kNans) {
+      CAPTURE(bits);
+      const cpu::Vec<float> v = cpu::broadcast(std::bit_cast<float>(bits));
+      const auto s = cpu::sigmoid<float>(v);
+      const auto n = cpu::normal(v);
+      const cpu::SinCos both = cpu::sin_cos(v);
+      CHECK(are_nan<float>({cpu::exp(v), s.value, s.rest, n.density, n.integral, both.sin, both.cos}));
+      const cpu::Vec<double> w = cpu::broadcast(static_cast<double>(std::bit_cast<float>(bits)));
+      const auto t = cpu::sigmoid<double>(w);
+      const auto m = cpu::normal(w);
+      CHECK(are_nan<double>({cpu::exp(w), t.value, t.rest, m.density, m.integral}));
+    }
   }
 }
 

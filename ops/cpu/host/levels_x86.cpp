@@ -24,8 +24,8 @@ bool runs_here(Isa isa) {
   return false;
 }
 
-// Intel's cores without AMX multiply bf16 pairs at half the rate of f32 (AMD's at twice): rounding to f32 is faster,
-// and gives the same bits.
+// avx512bf16 on no CPU of Intel's: their cores without AMX multiply bf16 pairs at half the rate of f32 (AMD's at
+// twice), so that rounding to f32 is faster, and gives the same bits; those with AMX are not told apart.
 bool pays_here(Isa isa) { return isa != Isa::avx512bf16 || !__builtin_cpu_is("intel"); }
 
 const Level& level_of(Isa isa) {

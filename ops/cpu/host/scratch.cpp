@@ -26,7 +26,7 @@ void* Scratch::grown(std::size_t bytes) {
   bytes_ = 0;
   const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   memory_ = std::aligned_alloc(kHugePage, rounded);
-  check(memory_ != nullptr, "matmul: no memory for {} bytes of packed panels", rounded);
+  check(memory_ != nullptr, "no memory for {} bytes of scratch", rounded);
   growths.fetch_add(1, std::memory_order_relaxed);
   bytes_ = rounded;
   madvise(memory_, bytes_, MADV_HUGEPAGE);  // advice only: nothing depends on its success

@@ -1,4 +1,5 @@
-// Scratch memory of the packed products: whole huge pages, so that panels of megabytes cost few TLB entries.
+// Scratch memory of a thread's products and attention: whole huge pages, so that panels of megabytes cost few TLB
+// entries.
 #pragma once
 
 #include <cstddef>
