@@ -1,4 +1,6 @@
 // Cross-entropy against the oracle, whose padding columns hold garbage, and against plain loops in double.
+#include <bit>
+
 #include "tests/ops/kernel_checks.h"
 
 namespace grt {
@@ -93,6 +95,16 @@ TEST_SUITE("ops") {
     double worst = 0;
     for (std::size_t i = 1; i < d.size(); ++i) worst = std::max(worst, std::abs(d[i] / expected.dlogits[i] - 1));
     CHECK(worst < 1e-6);
+  }
+
+  TEST_CASE("the loss of logits of which one is a NaN is one, whatever its bits") {
+    for (const std::uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00000u}) {
+      CAPTURE(bits);
+      const Tensor logits = tensor({1, 35}, Values(35, 0.5)), loss = tensor({1}, {0});
+      logits.data<float>()[1] = std::bit_cast<float>(bits);
+      kernels().cross_entropy(loss, {}, logits, integers({1}, {3}), 35, 1);
+      CHECK(std::isnan(values(loss)[0]));
+    }
   }
 
   TEST_CASE("cross_entropy does not depend on the number of threads") {
