@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "models/mor.h"
 #include "tests/models/toys.h"
@@ -145,6 +146,54 @@ TEST_SUITE("models") {
       }
       const Var both = concat(seen.at({"state", r - 1}), seen.at({"anchor", 0}));
       CHECK(test::largest_difference(seen.at({"input", r}), linear(both, w).value()) < 1e-12);
+    }
+  }
+
+  TEST_CASE("grt in training: the core's input has noise for each element, the gate for each token, new in each step") {
+    constexpr double kStateNoise = 0.2, kGateNoise = 0.3, kTemperature = 1.5;
+    const auto model = build(toy("grt", {{"use_injection", false},
+                                         {"state_noise", kStateNoise},
+                                         {"gate_noise", kGateNoise},
+                                         {"gate_temperature", kTemperature}}));
+    const Seen seen = look_at(*model, {.training = true, .key = {3, 4, 0}});
+    const auto minus = [](const Tensor& a, const Tensor& b) {
+      std::vector<double> x = test::values(a);
+      const std::vector<double> y = test::values(b);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] -= y[i];
+      return x;
+    };
+    const auto rms = [](const std::vector<double>& x) {
+      return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0) / static_cast<double>(x.size()));
+    };
+    const auto correlation = [&](const std::vector<double>& x, const std::vector<double>& y) {
+      return std::inner_product(x.begin(), x.end(), y.begin(), 0.0) / static_cast<double>(x.size()) / rms(x) / rms(y);
+    };
+    std::vector<std::vector<double>> of_state, of_gate;
+    for (int r = 1; r <= 3; ++r) {
+      const Tensor h = seen.at({"state", r - 1}), o = seen.at({"proposal", r});
+      of_state.push_back(minus(seen.at({"input", r}), h));
+      const std::vector<double> over = minus(seen.at({"state", r}), o), under = minus(h, o);
+      const std::vector<double> logit = test::values(seen.at({"gate_logit", r}));
+      of_gate.emplace_back();
+      for (std::size_t i = 0; i < logit.size(); ++i) {
+        const double g = over[i] / under[i], noise = std::log(g / (1 - g)) - logit[i] / kTemperature;
+        if (i % kWidth == 0) of_gate.back().push_back(noise);
+        CHECK(std::abs(noise - of_gate.back().back()) < 1e-6);
+      }
+    }
+    for (int r = 0; r < 3; ++r) {
+      CHECK(std::abs(rms(of_state[r]) / kStateNoise - 1) < 0.2);  // of 144 numbers
+      CHECK(std::abs(rms(of_gate[r]) / kGateNoise - 1) < 0.6);    // of 12
+      CHECK(std::abs(correlation(of_state[r], of_state[(r + 1) % 3])) < 0.3);
+      CHECK(std::abs(correlation(of_gate[r], of_gate[(r + 1) % 3])) < 0.8);
+      const std::vector<double>& noise = of_state[r];
+      const std::size_t tokens = of_gate[r].size();
+      CHECK(std::abs(correlation({noise.begin(), noise.begin() + tokens}, of_gate[r])) < 0.95);
+      for (std::size_t column = 0; column < kWidth; ++column) {
+        std::vector<double> of_column;
+        for (std::size_t token = 0; token < tokens; ++token) of_column.push_back(noise[token * kWidth + column]);
+        CHECK(std::abs(correlation(of_column, of_gate[r])) < 0.95);
+      }
     }
   }
 
