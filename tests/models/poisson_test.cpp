@@ -125,6 +125,9 @@ TEST_SUITE("models") {
     const Tensor once = run(two, {});
     CHECK(test::same_bits(once, run(two, {})));
     CHECK_FALSE(test::same_bits(once, run(two, {.key = {2, 0, 0}})));
+    Pass later;
+    later.key.pass = 5;
+    CHECK(test::same_bits(once, run(two, later)));
     for (std::int64_t b = 0; b < 2; ++b) {
       const Tensor alone = run(two.rows(b, 1), {});
       CHECK(test::same_bits(alone, once.range(b * 72, {1, 6, 12})));

@@ -30,6 +30,12 @@ TEST_SUITE("models") {
       CHECK(test::same_bits(rrt->hidden(in, depth, {}).value(), plain->hidden(in, depth, {}).value()));
   }
 
+  TEST_CASE("an rrt's alpha is 2 rho unless it is given") {
+    for (const int rank : {1, 4, 8})
+      CHECK(make_model(toy({{"lora_rank", rank}}), "test")->config_json()["lora_alpha"] == 2.0 * rank);
+    CHECK(make_model(toy({{"lora_rank", 4}, {"lora_alpha", 5}}), "test")->config_json()["lora_alpha"] == 5.0);
+  }
+
   TEST_CASE("an rrt's low-rank part is that of its own recurrence, times alpha / rho") {
     const Tensor in = tokens(2, 6, 1);
     auto model = build(toy()), same = build(toy({{"lora_alpha", 32}}));
