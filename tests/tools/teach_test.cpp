@@ -251,6 +251,19 @@ TEST_SUITE("tools") {
     CHECK(read_file(dir / "out" / "best") == "step-00000005\n");
   }
 
+  TEST_CASE("a directory whose name is not UTF-8 serves as any other") {
+    const TempDir dir;
+    const std::string out = (dir / "caf\xe9").string();
+    const Outcome begun = run_tool("train", run_words("dense", out, {}, "2"));
+    REQUIRE_MESSAGE(begun.code == 0, begun.err);
+    const Outcome resumed = run_tool("train", {"--out", out, "--resume", "--steps", "3"});
+    REQUIRE_MESSAGE(resumed.code == 0, resumed.err);
+    const Outcome shown = run_tool("eval", {"--checkpoint", out, "--data", (oracle("dense") / "tokens.bin").string(),
+                                            "--json", out + "/r\xe9.json"});
+    CHECK_MESSAGE(shown.code == 0, shown.err);
+    CHECK(read_json(out + "/r\xe9.json")["data_fingerprint"].get<std::string>().size() == 16);
+  }
+
   TEST_CASE("a run's directory is no checkpoint, and holds none of its own files") {
     const TempDir dir;
     REQUIRE(run_tool("train", run_words("dense", dir / "out", {}, "2")).code == 0);
