@@ -1,6 +1,7 @@
 // bench: how fast the products, the operations, training and decoding are, beside what this machine can do at best.
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -89,12 +90,29 @@ void check_filter(const Options& options) {
   check(found, "--filter: no row's name contains \"{}\"", options.filter);
 }
 
-void check_options(Options& options) {
+// A flag that none of the benchmarks asked for looks at would go unnoticed.
+void check_used(const Options& options, const Flags& flags) {
+  const auto needs = [&](std::initializer_list<const char*> names, std::initializer_list<const char*> modes) {
+    const bool used = std::any_of(modes.begin(), modes.end(), [&](const char* m) { return options.chosen(m); });
+    for (const char* name : names)
+      check(used || !flags.given(name), "--{}: is for {}, not {}", name, fmt::join(modes, ", "),
+            fmt::join(options.modes, ", "));
+  };
+  needs({"model", "scale", "context-length"}, {"train", "decode", "growth"});
+  needs({"batch-size", "recompute"}, {"train", "growth"});
+  needs({"prompt", "tokens", "weights", "kv", "sequences"}, {"decode"});
+  needs({"filter"}, {"gemm", "attention", "ops"});
+  needs({"openblas"}, {"gemm"});
+  needs({"alone", "torch", "python", "on-request"}, {"train"});
+}
+
+void check_options(Options& options, const Flags& flags) {
   if (options.modes.empty()) options.modes = {"all"};
   for (const std::string& mode : options.modes)
     check(std::find(kModes.begin(), kModes.end(), mode) != kModes.end(), "what: no benchmark \"{}\"; there are {}",
           mode, fmt::join(kModes, ", "));
   check_filter(options);
+  check_used(options, flags);
   check(options.rounds >= 1, "--rounds: must be at least 1, not {}", options.rounds);
   check(options.batch_size >= 1, "--batch-size: must be at least 1, not {}", options.batch_size);
   check(options.tokens >= 1, "--tokens: must be at least 1, not {}", options.tokens);
@@ -120,7 +138,7 @@ int run(int argc, char** argv) {
   flags.positional("what", options.modes, fmt::format("{} (default: all)", fmt::join(kModes, ", ")));
   flags.add(options);
   if (!flags.parse(argc, argv)) return 0;
-  check_options(options);
+  check_options(options, flags);
 
   const std::string dtype = options.dtype();
   const DeviceConfig config{.device = options.device, .dtype = dtype, .threads = options.threads};

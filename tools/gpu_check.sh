@@ -89,8 +89,9 @@ library_flags() {
 in_time() { timeout $((60 * minutes > SECONDS ? 60 * minutes - SECONDS : 1)) "$@"; }
 
 compile() {
-  local targets more
-  local flags=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90 -DGRT_CUDA=ON "-DGRT_HEADERS=$headers")
+  local targets more capability
+  capability=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sed -n '1s/\.//p')
+  local flags=(-DCMAKE_BUILD_TYPE=Release "-DCMAKE_CUDA_ARCHITECTURES=${capability:-90}" -DGRT_CUDA=ON "-DGRT_HEADERS=$headers")
   if command -v ninja > /dev/null; then flags+=(-G Ninja); fi
   mapfile -t more < <(library_flags)
   in_time cmake -S "$root" -B "$build" "${flags[@]}" "${more[@]}" || return

@@ -231,6 +231,9 @@ TEST_SUITE("tools") {
     CHECK(contains(error({"decode", "--context-length", "4"}), "--context-length: decoding needs more than the 4 of"));
     CHECK(contains(error({"gemm", "--json", "/nowhere/x.json"}), "/nowhere/x.json"));
     CHECK(contains(error({"gemm", "--filter", "no such row"}), "--filter: no row"));
+    CHECK(contains(error({"gemm", "--model", "grt-nano"}), "--model: is for train, decode, growth, not gemm"));
+    CHECK(contains(error({"train", "--weights", "int8"}), "--weights: is for decode, not train"));
+    CHECK(contains(error({"decode", "gemm", "--recompute"}), "--recompute: is for train, growth, not decode, gemm"));
   }
 }
 
