@@ -2,20 +2,13 @@
 #include "core/cpus.h"
 
 #include <cmath>
-#include <fstream>
 #include <thread>
 
+#include "tests/core/made_up_tree.h"
 #include "tests/support.h"
 
 namespace grt::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-void put(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  std::ofstream(file) << text;
-}
 
 TEST_SUITE("core") {
   TEST_CASE("allowed_cpus is between 1 and the number of CPUs") {

@@ -1,20 +1,13 @@
 // How much memory a process is said to have left, by its limits in made-up trees of /proc and cgroups.
 #include "core/memory.h"
 
-#include <fstream>
 #include <limits>
 
+#include "tests/core/made_up_tree.h"
 #include "tests/support.h"
 
 namespace grt::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-void put(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  std::ofstream(file) << text;
-}
 
 TEST_SUITE("core") {
   TEST_CASE("there is memory left, and some was used") {
