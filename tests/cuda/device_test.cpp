@@ -213,10 +213,10 @@ TEST_SUITE("cuda") {
         Json{{"architecture", "grt"}, {"context_length", 8}, {"d_model", 16}, {"n_heads", 2}, {"n_recurrences", 2}}
             .dump());
     const auto bench = [&](std::vector<std::string> words) {
-      words.insert(words.end(), {"--device", "cuda", "--model", model, "--rounds", "1", "--json", file});
+      words.insert(words.end(), {"--device", "cuda", "--rounds", "1", "--json", file});
       return test::run_tool("bench", words, emulated);
     };
-    const test::Outcome decode = bench({"decode", "--tokens", "2"});
+    const test::Outcome decode = bench({"decode", "--model", model, "--tokens", "2"});
     REQUIRE_MESSAGE(decode.code == 0, decode.err);
     CHECK(contains(decode.out, "GB/s (copy)"));
     Json json = read_json(file);
@@ -224,7 +224,7 @@ TEST_SUITE("cuda") {
     const Json& row = json["results"][1];
     for (const char* key : {"ms_per_token", "share_of_reading", "peak_device_bytes"}) CHECK(row[key] > 0);
 
-    const test::Outcome train = bench({"train"});
+    const test::Outcome train = bench({"train", "--model", model});
     REQUIRE_MESSAGE(train.code == 0, train.err);
     json = read_json(file);
     // Weights, gradients and moments, the products' workspace, and less than a process takes.
@@ -232,8 +232,9 @@ TEST_SUITE("cuda") {
     CHECK(json["results"][1]["peak_resident_bytes"] < 40 << 20);
 
     CHECK(contains(bench({"gemm", "--openblas", "libopenblas.so.0"}).err, "computes on the CPU alone, not with"));
-    CHECK(contains(bench({"train", "--torch", "tuned"}).err, "--torch: tuned is for --device cpu, not cuda:0"));
-    CHECK(contains(bench({"decode", "--weights", "int8", "--dtype", "bf16"}).err,
+    CHECK(contains(bench({"train", "--model", model, "--torch", "tuned"}).err,
+                   "--torch: tuned is for --device cpu, not cuda:0"));
+    CHECK(contains(bench({"decode", "--model", model, "--weights", "int8", "--dtype", "bf16"}).err,
                    "--weights: int8 goes with --dtype f32, not bf16"));
   }
 
